@@ -1,0 +1,37 @@
+"""The one exception tree.
+
+AssayError
+├── ConfigError          a configuration that can not work, found before anything is built
+├── OutOfBlocks          a reservation was refused; nothing was taken (KV-12)
+├── RunnerError          a step failed on the device; its plan is abandoned
+├── ProtocolError        a verb called out of turn, or a result that is not what its plan asked for
+└── BadInput             a file, flag or line that a person gave; ends a command with exit code 64
+
+A message states the rule, what was found, what was expected and what to do, in one sentence or two.
+"""
+
+from __future__ import annotations
+
+
+class AssayError(Exception):
+    """Root of everything that this project raises on purpose."""
+
+
+class ConfigError(AssayError):
+    """A configuration that can not work."""
+
+
+class OutOfBlocks(AssayError):
+    """A reservation was refused; the state is as before it."""
+
+
+class RunnerError(AssayError):
+    """A step failed on the device."""
+
+
+class ProtocolError(AssayError):
+    """A verb called out of turn, or a result that does not fit its plan."""
+
+
+class BadInput(AssayError):
+    """Something that a person handed in and that can not be used."""

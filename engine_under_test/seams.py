@@ -1,0 +1,92 @@
+"""Protocols of everything undetermined; no defaults, no torch. `Transport` and `RankGroup` will join here.
+
+Real defaults live beside what uses them. A test hands in a two-bit hash, a device whose fences are held, a gate that
+refuses the k-th block, a clock that it moves by hand. The engine never asks whether it is being tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_under_test.types import Event
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds since an arbitrary start; never goes backwards."""
+
+
+class Hasher(Protocol):
+    def __call__(self, data: bytes, /) -> bytes:
+        """A digest of `data`, of any fixed length >= 1. Equal input, equal digest; nothing else is relied upon."""
+
+
+class BlockGate(Protocol):
+    def admit(self) -> bool:
+        """Asked once for each block about to be taken from the free queue; False refuses the reservation."""
+
+
+class Observer(Protocol):
+    def __call__(self, event: Event, /) -> None:
+        """Told of every transition, in order, while it happens. Must not call back into the engine."""
+
+
+class Purpose:
+    """What a draw is for; part of its address (ST-3)."""
+
+    SAMPLE = 0
+    ACCEPT = 1
+    RECOVER = 2
+    DRAFT = 3
+
+
+class Noise(Protocol):
+    def uniform(
+        self,
+        seeds: npt.NDArray[np.uint64],
+        choices: npt.NDArray[np.uint32],
+        positions: npt.NDArray[np.uint32],
+        purpose: int,
+        num_lanes: int,
+    ) -> npt.NDArray[np.float64]:
+        """Uniforms in (0, 1), shape [rows, num_lanes], a pure function of each address (seed, choice, position, purpose,
+        lane). `position` is the index in prompt + output of the token that the draw chooses.
+        """
+
+
+class Page(NamedTuple):
+    """What an operation touches: a named buffer and a unit of it (for KV: the block)."""
+
+    buffer: str
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOp:
+    """Work for a device: a closure, with the pages that it reads and writes declared (AS-5)."""
+
+    name: str
+    reads: frozenset[Page]
+    writes: frozenset[Page]
+    run: Callable[[], None]
+
+
+class Fence(Protocol):
+    def has_passed(self) -> bool:
+        """True once every operation submitted before the fence has ended; never goes back to False."""
+
+
+class Device(Protocol):
+    def submit(self, op: DeviceOp) -> None:
+        """Puts `op` on the compute stream. It may run now or later, after everything submitted before it."""
+
+    def fence(self) -> Fence:
+        """A fence behind everything submitted so far."""
+
+    def synchronize(self) -> None:
+        """Returns when everything submitted so far has ended. An error in an operation is raised here."""

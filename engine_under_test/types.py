@@ -1,0 +1,435 @@
+"""The frozen values that cross a boundary; nothing here has behaviour beyond reading its own columns.
+
+Lengths are in tokens (equal to slots), blocks are physical page numbers, times are seconds on the clock seam. A *slot* is
+``block * block_size + offset``. Block 0 is the padding block; usable blocks are ``1..num_blocks``.
+
+`Plan`, `Reservation` and `StepResult` are columnar: entry ``i`` of every per-row column belongs to row ``i``, and *flat*
+columns hold the rows one after the other. Row objects are built only when somebody asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+PADDING_BLOCK = 0
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended. Terminal: nothing follows it (SC-5)."""
+
+    STOP = "stop"  # a stop token was emitted (it is part of the output)
+    LENGTH = "length"  # max_tokens reached
+    ABORT = "abort"  # the user aborted the request
+    DEADLINE = "deadline"  # the request's deadline passed
+    ERROR = "error"  # the step failed in the runner, or its blocks were refused, twice
+
+
+class RefusalReason(StrEnum):
+    """Why a request was refused at the door. Nothing of a refused request is kept."""
+
+    EMPTY_PROMPT = "empty_prompt"
+    TOO_LONG = "too_long"  # prompt + max_tokens - 1 slots exceed the pool (or, without chunking, the token budget)
+    DUPLICATE_ID = "duplicate_id"  # a live request has this identifier
+    OUT_OF_RANGE = "out_of_range"  # a parameter outside its range, NaN included
+    TOKEN_OUT_OF_VOCABULARY = "token_out_of_vocabulary"
+    UNKNOWN_ADAPTER = "unknown_adapter"  # the configuration does not list this adapter and version
+    DEADLINE_PASSED = "deadline_passed"
+
+
+class Status(StrEnum):
+    """Where a choice stands. waiting -> running -> finished; preemption leads back from running to waiting (SC-4)."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter as a request names it. Two versions under one name are two adapters (KV-8)."""
+
+    name: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image or the like, standing at placeholder tokens ``start .. start + length - 1`` of the prompt.
+
+    ``digest`` identifies the content; position and digest both enter the prefix key (KV-8).
+    """
+
+    digest: str
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen. ``temperature`` 0 is greedy.
+
+    ``max_tokens`` >= 1; 0 <= ``min_tokens`` <= ``max_tokens``: before ``min_tokens`` tokens are out, stop tokens are
+    not sampled. ``n`` >= 1 choices, each at its own noise addresses. ``seed`` in 0 .. 2**64 - 1.
+    """
+
+    max_tokens: int = 16
+    min_tokens: int = 0
+    temperature: float = 0.0
+    seed: int = 0
+    n: int = 1
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asks for.
+
+    ``priority``: smaller is more urgent (read by the priority policy only). ``tenant`` and ``cache_salt`` separate
+    prefix-cache namespaces (KV-8). ``deadline_s`` is absolute on the engine's clock. ``arrival_s`` is when the user
+    sent it, on the same clock.
+    """
+
+    request_id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams = SamplingParams()
+    priority: int = 0
+    tenant: str = ""
+    cache_salt: str = ""
+    adapter: Adapter | None = None
+    media: tuple[Media, ...] = ()
+    arrival_s: float = 0.0
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The answer at the door: accepted with the incarnation given to the identifier, or refused with a reason."""
+
+    request_id: str
+    incarnation: int
+    refusal: RefusalReason | None = None
+    message: str = ""  # on refusal: the rule, what was found, what was expected, what to do
+
+    @property
+    def is_accepted(self) -> bool:
+        return self.refusal is None
+
+
+class RowId(NamedTuple):
+    """The identity of a row: which choice of which life of which request, since which preemption (AS-4)."""
+
+    request_id: str
+    choice: int
+    incarnation: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one step shall compute: a decision, with no physical state in it.
+
+    Row ``i`` computes positions ``starts[i] .. starts[i] + num_tokens[i] - 1`` of its choice. A row that (re)starts its
+    choice lists the blocks it found in the prefix cache in ``hit_blocks`` and starts behind them; other rows have ``()``.
+    ``token_ids`` is flat and holds the input tokens that the host knows. ``num_pending[i]`` is 1 if the last input token
+    of the row is the one that the choice's previous plan in flight samples (fed on the device), else 0: the row's part
+    of ``token_ids`` is ``num_tokens[i] - num_pending[i]`` long. ``samples[i]``: the row's last position yields a token.
+    """
+
+    plan_id: int  # never used twice (SK-3), rising in launch order
+    generation: int
+    requests: tuple[Request, ...]
+    choices: tuple[int, ...]
+    incarnations: tuple[int, ...]
+    epochs: tuple[int, ...]
+    starts: tuple[int, ...]
+    num_tokens: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    num_pending: tuple[int, ...]
+    samples: tuple[bool, ...]
+    hit_blocks: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.requests)
+
+    def row_id(self, row: int) -> RowId:
+        return RowId(self.requests[row].request_id, self.choices[row], self.incarnations[row], self.epochs[row])
+
+    def row_ids(self) -> Iterator[RowId]:
+        return (self.row_id(row) for row in range(self.num_rows))
+
+
+class BlockCopy(NamedTuple):
+    """Copy the first ``num_slots`` slots of block ``source`` to block ``target`` before this plan's writes (KV-11)."""
+
+    source: int
+    target: int
+    num_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The physical side of a plan: what was taken for it, and what the device must do before its rows.
+
+    Order on the device: ``fills`` (poison whole blocks), ``copies``, then the rows' writes and reads. ``tables[i]`` maps
+    positions ``0 .. starts[i] + num_tokens[i] - 1`` of row ``i`` to blocks. ``slots`` is flat: the slot of each position
+    that a row computes. ``new_blocks[i]`` were taken from the free queue for row ``i`` (targets of copies included).
+    ``evicted``: the cached blocks among them, in the order of eviction.
+    """
+
+    plan_id: int
+    tables: tuple[tuple[int, ...], ...]
+    slots: tuple[int, ...]
+    new_blocks: tuple[tuple[int, ...], ...]
+    copies: tuple[BlockCopy, ...] = ()
+    fills: tuple[int, ...] = ()
+    evicted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A plan with its reservation, ready to launch, and the choices that were preempted to make room for it."""
+
+    plan: Plan
+    reservation: Reservation
+    preempted: tuple[RowId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a launched plan produced: 0..k tokens a row, in the plan's row order, with the rows' identities."""
+
+    plan_id: int
+    generation: int
+    rows: tuple[RowId, ...]
+    tokens: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """News for the user of one choice: tokens ``index .. index + len(token_ids) - 1``, and its end if it ended."""
+
+    request_id: str
+    choice: int
+    incarnation: int
+    index: int
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    message: str = ""  # with FinishReason.ERROR: what failed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefixEntry:
+    """One piece of content that the prefix index can name: a full block of tokens behind a parent.
+
+    Compared by identity: two blocks with equal content share one entry while it is indexed. ``namespace`` is the
+    injective, domain-tagged encoding of model revision, tenant, salt and adapter; ``media`` holds (digest, offset of the
+    item's start relative to the block's start, length) for each item that overlaps the block.
+    """
+
+    key: bytes
+    namespace: bytes
+    parent: PrefixEntry | None
+    tokens: tuple[int, ...]
+    media: tuple[tuple[str, int, int], ...] = ()
+
+    def prefix(self) -> tuple[int, ...]:
+        """All tokens from the start of the prompt to the end of this block."""
+        pieces = []
+        entry: PrefixEntry | None = self
+        while entry is not None:
+            pieces.append(entry.tokens)
+            entry = entry.parent
+        return tuple(token for piece in reversed(pieces) for token in piece)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSnapshot:
+    """One live choice. ``table`` are the blocks it owns; ``reserved`` the blocks that plans in flight took for it, in
+    table order behind ``table`` (a block copied on write stays in ``table`` until its plan is committed).
+
+    ``committed_len`` <= ``scheduled_len`` <= ``allocated_len``; ``visible_len`` is prompt plus emitted tokens.
+    ``plans`` are the plans in flight that name the choice under its present epoch, oldest first.
+    """
+
+    request_id: str
+    choice: int
+    incarnation: int
+    epoch: int
+    status: Status
+    prompt_len: int
+    visible_len: int
+    committed_len: int
+    scheduled_len: int
+    allocated_len: int
+    table: tuple[int, ...]
+    reserved: tuple[int, ...]
+    plans: tuple[int, ...] = ()
+
+    @property
+    def row_id(self) -> RowId:
+        return RowId(self.request_id, self.choice, self.incarnation, self.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that the harness may see of a target at one instant, at rest between two verbs.
+
+    ``free``: the free queue in order, next to be taken first, duplicates visible; it holds empty and cached blocks.
+    ``cached``: block -> what the prefix index would answer with it or a duplicate of it; also names owned and
+    quarantined blocks that are indexed. ``ref_counts``: one for each physical block, padding first, or None where the
+    target keeps none. ``reservations``: for each plan in flight, oldest first, the blocks it holds (its new blocks and
+    hits not yet owned, and the sources of its copies), repeated if held twice. ``pinned``: blocks held by a transfer,
+    repeated if held twice. ``quarantined``: block -> plan whose end it waits for. ``plans``: launched, neither
+    committed nor abandoned, oldest first. ``unsettled``: plans whose fence has not passed, committed or abandoned ones
+    included.
+    """
+
+    block_size: int
+    num_blocks: int
+    generation: int
+    cache_generation: int
+    free: tuple[int, ...]
+    cached: Mapping[int, PrefixEntry]
+    ref_counts: tuple[int, ...] | None
+    reservations: Mapping[int, tuple[int, ...]]
+    pinned: tuple[int, ...]
+    quarantined: Mapping[int, int]
+    plans: tuple[int, ...]
+    unsettled: tuple[int, ...]
+    waiting: tuple[SequenceSnapshot, ...]  # in the order in which they would be admitted
+    running: tuple[SequenceSnapshot, ...]
+
+    def sequences(self) -> Iterator[SequenceSnapshot]:
+        yield from self.running
+        yield from self.waiting
+
+
+class EventKind(StrEnum):
+    """Every transition of a request, a plan or a block. The comment names the columns of `Event` that are set."""
+
+    ACCEPTED = "accepted"  # request; tokens = prompt length
+    REFUSED = "refused"  # request id, reason
+    SCHEDULED = "scheduled"  # row, plan; tokens = tokens planned
+    HIT = "hit"  # row, plan; blocks = hit blocks; tokens = tokens found in the cache
+    FORKED = "forked"  # row of the child; blocks = shared table
+    EMITTED = "emitted"  # row, plan; tokens = number emitted
+    PREEMPTED = "preempted"  # row under its old epoch
+    FINISHED = "finished"  # row; reason = FinishReason
+    LAUNCHED = "launched"  # plan; tokens = rows
+    COMMITTED = "committed"  # plan
+    ROLLED_BACK = "rolled_back"  # plan
+    ABANDONED = "abandoned"  # plan, reason
+    ROW_DROPPED = "row_dropped"  # row, plan: its result came after abort, preemption or end (AS-3)
+    RESULT_DROPPED = "result_dropped"  # plan: no such plan in flight (AS-4)
+    SETTLED = "settled"  # plan: its fence has passed
+    RESERVED = "reserved"  # row, plan, blocks: taken from the free queue
+    OWNED = "owned"  # row, plan, blocks: reserved -> owned
+    RELEASED = "released"  # row, blocks: the holder let go, tail first
+    QUARANTINED = "quarantined"  # blocks; plan = whose end they wait for
+    FREED = "freed"  # blocks: into the free queue, in this order
+    EVICTED = "evicted"  # blocks: cached -> taken
+    PUBLISHED = "published"  # row, blocks: now in the index
+    COPIED = "copied"  # row, plan; blocks = (source, target)
+    PINNED = "pinned"  # blocks
+    UNPINNED = "unpinned"  # blocks
+    CACHE_RESET = "cache_reset"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One transition, in the order in which it happened. Columns that a kind does not set keep their defaults."""
+
+    kind: EventKind
+    row: RowId | None = None
+    plan_id: int | None = None
+    blocks: tuple[int, ...] = ()
+    tokens: int = 0
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the engine began (SC-14: each equals a recount from the events). All in tokens, rows, blocks or requests."""
+
+    accepted: int = 0  # requests
+    refused: int = 0  # requests
+    scheduled_tokens: int = 0
+    cached_tokens: int = 0  # tokens of rows found in the prefix cache
+    emitted_tokens: int = 0
+    preempted: int = 0  # choices
+    evicted: int = 0  # blocks
+    finished: dict[FinishReason, int] = field(default_factory=dict)  # choices
+    launched: int = 0  # plans
+    committed: int = 0  # plans
+    abandoned: int = 0  # plans
+    rolled_back: int = 0  # plans
+    dropped_results: int = 0
+    dropped_rows: int = 0
+
+
+class DeclaredOrder(StrEnum):
+    """In which order waiting requests are admitted."""
+
+    FIRST_COME = "first_come"  # by acceptance; a preempted one keeps its place
+    PRIORITY = "priority"  # by (priority, acceptance), but for the overtake bound
+    UNDECLARED = "undeclared"
+
+
+class VictimSet(StrEnum):
+    """Which running choices may be preempted."""
+
+    NONE = "none"  # the target never preempts
+    LAST_IN_ORDER = "last_in_order"  # the last of the running ones in the declared order, then the one before it, ...
+    ANY_BUT_FIRST = "any_but_first"  # any running choice except the first in the declared order
+
+
+class ReferenceModel(StrEnum):
+    """What a reference count counts."""
+
+    PER_TABLE = "per_table"  # the holders (tables, reservations, pins) that name the block
+    PATH_LOCK = "path_lock"  # locks on the radix-tree path that contains the block; counts are not comparable per block
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What a target is and promises. Bounds given here are the "stated" bounds of the catalogue; the harness prints them.
+
+    ``block_size``: slots a block; 1 for targets that manage single tokens. ``num_blocks``: usable blocks.
+    ``has_padding``: physical block 0 is a padding block and never used for data.
+    ``progress_bound``: with faults over, the most iterations in which some live choice that is not waiting for a
+    fence emits no token. ``overtake_bound``: how often a waiting request may see a later one admitted before it.
+    ``deadline_slack``: iterations by which an end by deadline may come late.
+    """
+
+    name: str
+    block_size: int
+    num_blocks: int
+    max_tokens_per_step: int
+    max_num_seqs: int
+    vocab_size: int
+    progress_bound: int
+    overtake_bound: int
+    deadline_slack: int = 1
+    max_active_adapters: int = 1
+    adapters: tuple[Adapter, ...] = ()
+    model_revision: str = ""
+    order: DeclaredOrder = DeclaredOrder.FIRST_COME
+    victims: VictimSet = VictimSet.NONE
+    reference_model: ReferenceModel = ReferenceModel.PER_TABLE
+    max_plans_in_flight: int = 1
+    has_padding: bool = True
+    evicts_on_demand: bool = False  # False: a cached block leaves the index when it is taken; True: beforehand, in bulk
+    has_prefix_cache: bool = True
+    has_lookup: bool = False  # verb `lookup`
+    has_abort: bool = True
+    has_choices: bool = False  # accepts `SamplingParams.n` > 1, sharing the prompt's blocks between choices
+    has_deadlines: bool = False
+    has_reset: bool = False  # verb `reset_cache`
+    has_transaction: bool = False  # verbs `reserve`, `launch`, `rollback`, `abandon`
+    has_fences: bool = False  # blocks released while a plan that uses them is unsettled are quarantined
+    has_restart: bool = False  # verb `restart`
+    has_events: bool = False  # verb `take_events`

@@ -1,0 +1,162 @@
+"""The evidence that a predicate judges: one instant of a run, as plain values.
+
+World makes one `Moment` for each thing that happened (a plan, a landing, an abort, ...) and hands it to every predicate. A
+predicate reads it and returns a `Violation` or None; it keeps no state between moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_under_test.types import (
+    Caps,
+    Counters,
+    Event,
+    FinishReason,
+    Output,
+    PlannedStep,
+    PrefixEntry,
+    Request,
+    RowId,
+    Snapshot,
+    StepResult,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Content:
+    """What the model says a committed full block holds. Interned: equal contents are the same object."""
+
+    namespace: bytes
+    parent: Content | None
+    tokens: tuple[int, ...]
+    media: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(slots=True)
+class ChoiceFacts:
+    """What the harness knows of one choice of one life of a request. Owned by the request model."""
+
+    request: Request
+    choice: int
+    incarnation: int
+    emitted: list[int]
+    finish_reason: FinishReason | None = None
+    epoch: int = 0
+
+
+class Facts(Protocol):
+    """What the reference models know, read-only. They learn it from plans, results and outputs alone."""
+
+    @property
+    def content_by_block(self) -> Mapping[int, Content]:
+        """Each block that holds a committed full block of tokens, whether or not it can be found."""
+
+    @property
+    def hittable(self) -> Mapping[int, Content]:
+        """Those of `content_by_block` that a look-up must be able to find (KV-15)."""
+
+    def translate(self, entry: PrefixEntry) -> Content | None:
+        """The model's content for an entry of the target's index; None if the model never saw such content committed."""
+
+    def expected_key(self, entry: PrefixEntry) -> bytes | None:
+        """The key of the entry by docs/prefix-key.md, from its own tokens, media and namespace and its parent's key. None:
+        the target's hash function is not known."""
+
+    def prompt_contents(self, request: Request, tokens: tuple[int, ...]) -> tuple[Content, ...]:
+        """The chain of contents of the full blocks of `tokens`, as far as the model has seen them committed."""
+
+    def released_at(self, block: int) -> int | None:
+        """When the last holder let go of the block: a number that rises with every release; None if it is held."""
+
+    def choice(self, row: RowId) -> ChoiceFacts | None:
+        """The choice with this request, choice and incarnation, live or ended."""
+
+    def live(self) -> Mapping[tuple[str, int, int], ChoiceFacts]:
+        """Accepted and not ended, by (request_id, choice, incarnation), in order of acceptance."""
+
+    def overtaken(self) -> Mapping[tuple[str, int, int], int]:
+        """For each waiting choice, how many that came later (in the declared order: by acceptance) were first planned
+        while it waited since it last began to wait."""
+
+    def iterations_without_token(self) -> Mapping[tuple[str, int, int], int]:
+        """For each live choice, plans made since it last emitted a token, counted while no fault was active."""
+
+    def now(self) -> float:
+        """The target's clock."""
+
+
+class NoiseAddress(NamedTuple):
+    seed: int
+    choice: int
+    position: int
+    purpose: int
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What one launched plan did to the store, seen by the harness's device, against the law of docs/fingerprint.md."""
+
+    step: PlannedStep
+    result: StepResult
+    cells: npt.NDArray[np.uint64]  # [n, 2] read through the tables after the plan's writes, rows one after the other
+    expected_cells: npt.NDArray[np.uint64]  # [n, 2]
+    row_ends: tuple[int, ...]  # end of each row in the two arrays
+    expected_tokens: tuple[tuple[int, ...], ...]  # what the law says each row samples
+    changed_slots: frozenset[int]  # every slot of the store (padding included) whose content is not what it was
+    addresses: tuple[NoiseAddress, ...]  # each address drawn for a token of this plan
+
+
+class Happening(StrEnum):
+    """What a moment is about."""
+
+    ADDED = "added"
+    ABORTED = "aborted"
+    PLANNED = "planned"  # a plan was reserved and launched, or the target said that nothing may run
+    ROLLED_BACK = "rolled_back"  # reserve, then rollback
+    LANDED = "landed"  # a plan was executed and its result handed in
+    STALE = "stale"  # a result that should be dropped was handed in
+    ABANDONED = "abandoned"
+    DELIVERED = "delivered"
+    POLLED = "polled"
+    RESET = "reset"
+    RESTARTED = "restarted"
+    DRAINED = "drained"  # nothing is live and everything has settled
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Before, what happened, after. Columns that do not apply stand at their defaults.
+
+    ``uses``: for each unsettled plan (launched, fence not passed; without fences: in flight) the blocks that its rows read
+    or write and its copies touch. ``writes``: likewise the slots written. Both as they were *before* this happening.
+    ``is_audit``: check whole structures (every 16th moment and at drains), not only what was touched.
+    """
+
+    caps: Caps
+    happening: Happening
+    op_index: int
+    before: Snapshot
+    after: Snapshot
+    facts: Facts
+    planned: PlannedStep | None = None
+    landed: PlannedStep | None = None  # with LANDED, ABANDONED (the oldest) and STALE: the plan in question, if known
+    abandoned: tuple[PlannedStep, ...] = ()
+    execution: Execution | None = None
+    result: StepResult | None = None
+    request: Request | None = None  # with ADDED and ABORTED
+    is_accepted: bool = False  # with ADDED and ABORTED: what the target answered
+    outputs: tuple[Output, ...] = ()
+    events: tuple[Event, ...] = ()
+    counters: Counters | None = None
+    uses: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    writes: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    has_fault: bool = False  # a fault is active (a refused block, held fences, ...): liveness is not judged
+    is_audit: bool = False

@@ -1,0 +1,113 @@
+"""The one vocabulary of operations: what a machine, a walk, a storm and a replay file are made of.
+
+An op is a value: JSON in, JSON out. Ops are *total*: one that does not apply in the state it meets is recorded as a no-op.
+Ops are *stable*: each carries its payload and names requests by identifier, plans by their place among those in flight, so
+that removing an op leaves the meaning of the others as it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from engine_under_test.types import Adapter, Media, Request, SamplingParams
+
+
+class OpKind(StrEnum):
+    """What can be done to a target, and with which payload."""
+
+    ADD = "add"  # request
+    ABORT = "abort"  # request_id
+    PLAN = "plan"  # the next plan is decided, reserved and launched
+    LAND = "land"  # k: the k-th plan in flight (0 = oldest) is executed and its result handed in
+    STEP = "step"  # plan (if allowed), then land the oldest, deliver and poll: one synchronous iteration
+    POLL = "poll"  # fences and transfers advance
+    HOLD_FENCES = "hold_fences"  # on: until released by off, `poll` settles nothing
+    DELIVER = "deliver"  # outputs are handed to the users
+    ADVANCE = "advance"  # seconds
+    ROLLBACK = "rollback"  # reserve the next plan and roll it back
+    REFUSE_BLOCK = "refuse_block"  # k: the k-th block taken from now on is refused, once
+    ABANDON = "abandon"  # k: the k-th plan in flight is lost, and every later one
+    LAND_AGAIN = "land_again"  # k: a result that was handed in or abandoned before (0 = latest) is handed in (again)
+    RESET_CACHE = "reset_cache"
+    RESTART = "restart"
+    DRAIN = "drain"  # faults healed, everything runs to its end: liveness and quiescence are checked
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation. Only the columns that its kind names have a meaning."""
+
+    kind: OpKind
+    request: Request | None = None
+    request_id: str = ""
+    k: int = 0
+    on: bool = False
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object without the columns that stand at their defaults."""
+        found: dict[str, Any] = {"op": self.kind.value}
+        if self.request is not None:
+            found["request"] = _without_defaults(self.request)
+        for name in ("request_id", "k", "on", "seconds"):
+            value = getattr(self, name)
+            if value != getattr(_DEFAULT, name):
+                found[name] = value
+        return found
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Op:
+        """The inverse of `to_json`. Raises ValueError, KeyError or TypeError on anything that is not an op."""
+        known = {"op", "request", "request_id", "k", "on", "seconds"}
+        if unknown := set(data) - known:
+            raise ValueError(f"an op has the fields {sorted(known)}, found {sorted(unknown)}")
+        request = _request_from_json(data["request"]) if "request" in data else None
+        return Op(
+            OpKind(data["op"]),
+            request=request,
+            request_id=_typed(data, "request_id", str, ""),
+            k=_typed(data, "k", int, 0),
+            on=_typed(data, "on", bool, False),
+            seconds=float(data.get("seconds", 0.0)),
+        )
+
+
+_DEFAULT = Op(OpKind.POLL)
+
+
+def _typed(data: dict[str, Any], name: str, expected: type, default: Any) -> Any:
+    value = data.get(name, default)
+    if type(value) is not expected:
+        raise TypeError(f"{name} must be of type {expected.__name__}, found {value!r}")
+    return value
+
+
+def _without_defaults(value: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for column in dataclasses.fields(value):
+        item = getattr(value, column.name)
+        if column.default is not dataclasses.MISSING and item == column.default:
+            continue
+        found[column.name] = _to_plain(item)
+    return found
+
+
+def _to_plain(item: Any) -> Any:
+    if dataclasses.is_dataclass(item):
+        return _without_defaults(item)
+    return [_to_plain(each) for each in item] if isinstance(item, tuple) else item
+
+
+def _request_from_json(data: dict[str, Any]) -> Request:
+    fields = dict(data)
+    fields["prompt"] = tuple(fields["prompt"])
+    sampling = dict(fields.get("sampling", {}))
+    sampling["stop_token_ids"] = tuple(sampling.get("stop_token_ids", ()))
+    fields["sampling"] = SamplingParams(**sampling)
+    if fields.get("adapter") is not None:
+        fields["adapter"] = Adapter(**fields["adapter"])
+    fields["media"] = tuple(Media(**item) for item in fields.get("media", ()))
+    return Request(**fields)

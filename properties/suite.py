@@ -1,0 +1,114 @@
+"""What a suite is to whoever runs it: a name, a function from a context to a `CheckResult`, nothing more.
+
+A suite knows nothing of the gate, of reports or of mutants; it does a fixed amount of work for its profile and seed, says
+how far it is, and returns what it saw. A crash of a suite is the runner's business (unknown), not the suite's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from properties.op import Op
+from properties.verdict import Verdict, Violation
+
+
+class Profile(StrEnum):
+    """How much work: seconds, minutes, hours."""
+
+    QUICK = "quick"
+    PR = "pr"
+    NIGHTLY = "nightly"
+
+
+class Label(StrEnum):
+    """Where a figure comes from."""
+
+    GIVEN = "given"
+    DERIVED = "derived"
+    OBSERVED = "observed"
+    ESTIMATED = "estimated"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    name: str
+    value: float
+    unit: str
+    label: Label
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A statistical test with its power, as it appears beside its verdict (the error ledger adds up the alphas)."""
+
+    id: str
+    null: str  # the null hypothesis, in words
+    statistic: str
+    n: int  # samples
+    alpha: float  # false-alarm rate taken from the gate's budget
+    tv_min: float  # minimum detectable effect, total variation
+    power: float  # at tv_min
+    p: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A counterexample: what broke, and the world and operations that break it, shrunk as far as the suite could.
+
+    ``world`` says how to build the world again: ``{"target": name, "config": {...}, ...}`` (see `models.build.world_from`).
+    ``ops_found`` is the number of operations before shrinking.
+    """
+
+    violation: Violation
+    seed: str
+    world: Mapping[str, Any] = field(default_factory=dict)
+    ops: tuple[Op, ...] = ()
+    ops_found: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one suite saw. ``ops`` counts operations that did something; no-ops do not count as work.
+
+    ``reached`` counts states from the target's events; ``missed`` names the floors that were not met: a valid suite with a
+    missed floor is unknown. ``invariants`` counts the evaluations of each predicate.
+    """
+
+    id: str
+    verdict: Verdict
+    examples: int = 0
+    ops: int = 0
+    noops: int = 0
+    reached: Mapping[str, int] = field(default_factory=dict)
+    missed: tuple[str, ...] = ()
+    invariants: Mapping[str, int] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    statistics: tuple[Statistic, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    note: str = ""  # one sentence for the progress line and the report
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteContext:
+    """``progress(done, total)`` may be called as often as the suite likes, with work done and planned (examples, steps)."""
+
+    profile: Profile
+    seed: int
+    progress: Callable[[int, int], None] = lambda _done, _total: None
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """``run`` is deterministic in profile and seed. ``share_s`` is its aimed wall time on one core in profile pr, used to
+    order the work. ``has_walk_seeds``: each seed is run twice, the second time in a fresh process with another hash seed."""
+
+    id: str
+    title: str
+    run: Callable[[SuiteContext], CheckResult]
+    profiles: frozenset[Profile] = frozenset(Profile)
+    share_s: float = 10.0
