@@ -76,7 +76,8 @@ class CheckResult:
     """What one suite saw. ``ops`` counts operations that did something; no-ops do not count as work.
 
     ``reached`` counts states from the target's events; ``missed`` names the floors that were not met: a valid suite with a
-    missed floor is unknown. ``invariants`` counts the evaluations of each predicate.
+    missed floor is unknown. ``invariants`` counts the evaluations of each predicate. ``digests`` (suites with walk seeds):
+    a digest of the history of each seed, or of each part of it, in order; whoever runs the suite twice compares them.
     """
 
     id: str
@@ -91,6 +92,7 @@ class CheckResult:
     statistics: tuple[Statistic, ...] = ()
     figures: tuple[Figure, ...] = ()
     note: str = ""  # one sentence for the progress line and the report
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +114,4 @@ class Suite:
     run: Callable[[SuiteContext], CheckResult]
     profiles: frozenset[Profile] = frozenset(Profile)
     share_s: float = 10.0
+    has_walk_seeds: bool = False
