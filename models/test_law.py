@@ -1,0 +1,120 @@
+"""The law against the worked examples of docs/fingerprint.md, and against itself in pieces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_under_test.types import Adapter, Media, Request, SamplingParams
+from models.law import Law, Track, adapter_word, h64, mix, philox, uniforms
+from models.prefix_key import field
+
+ONE = Request("one", (5, 0, 7))
+TWO = Request("two", (1, 2, 2, 3, 0), adapter=Adapter("lora", 2), media=(Media("sha256:cat", 1, 2),))
+LONG_SEED = 0x0123456789ABCDEF
+
+CELLS_ONE = "fad6e24671254235 7e881f2caa4bf9c7 bff505763b60ad4e c751cbe37f2b5646 d3ba58c9d1aa0ed1 ef0f7694a14e1555"
+CELLS_TWO = (
+    "3fb504e1d9fc1a81 677744995fc13168 c89eeb6699b99a2c 18e09192842387a0 1c5750bf12dc591c 3cc15f1749ce3d89 "
+    "794c2706e2ac01c7 21869956ca9cf646 bcf5df4b987a6221 178f1f0e13e9d4e3"
+)
+
+
+def token_after(request: Request, choice: int = 0, **sampling: object) -> int:
+    known = Request(
+        request.request_id,
+        request.prompt,
+        SamplingParams(**sampling),  # type: ignore[arg-type]  # keywords of one test are of mixed types
+        adapter=request.adapter,
+        media=request.media,
+    )
+    track, law = Track(known, choice), Law(8)
+    law.extend([track], [len(known.prompt)])
+    return law.next_tokens([track], [len(known.prompt)])[0]
+
+
+def test_mix_gives_the_published_words() -> None:
+    assert [hex(word) for word in mix(np.array([0, 1], np.uint64)).tolist()] == ["0xe220a8397b1dcdaf", "0x910a2dec89025cc1"]
+
+
+def test_names_become_the_published_words() -> None:
+    assert adapter_word(TWO.adapter) == 0xD46976062583A766
+    assert h64(b"assay/media/1" + field("sha256:cat")) == 0xD22258AF2C26659C
+
+
+@pytest.mark.parametrize(
+    ("counter", "seed", "output"),
+    [
+        ("00000000 00000000 00000000 00000000", 0, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff ffffffff ffffffff ffffffff", 2**64 - 1, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        ("243f6a88 85a308d3 13198a2e 03707344", 0x299F31D0_A4093822, "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+    ids=["all zero", "all one", "digits of pi"],
+)
+def test_philox_gives_the_known_answers(counter: str, seed: int, output: str) -> None:
+    words = np.array([[int(word, 16) for word in counter.split()]], np.uint64)
+    assert philox(words, seed)[0].tolist() == [int(word, 16) for word in output.split()]
+
+
+def test_noise_gives_the_published_uniforms() -> None:
+    expected = [0.6546779457712546, 0.090084103285335, 0.42914022237528116]
+    expected += [0.2043276933254674, 0.1316236451966688, 0.5346988580422476]
+    assert uniforms(LONG_SEED, 2, np.array([5]), 0, 6)[0].tolist() == expected
+
+
+@pytest.mark.parametrize(("request_", "cells"), [(ONE, CELLS_ONE), (TWO, CELLS_TWO)], ids=["plain", "adapter and media"])
+def test_cells_are_those_of_the_worked_examples(request_: Request, cells: str) -> None:
+    track = Track(request_, 0)
+    Law(8).extend([track], [len(request_.prompt)])
+    assert track.cells[: track.length].flatten().tolist() == [int(word, 16) for word in cells.split()]
+
+
+@pytest.mark.parametrize(("request_", "greedy", "masked"), [(ONE, 3, 1), (TWO, 4, 3)], ids=["plain", "adapter and media"])
+def test_greedy_takes_the_highest_unmasked_logit(request_: Request, greedy: int, masked: int) -> None:
+    assert token_after(request_) == greedy
+    assert token_after(request_, min_tokens=1, stop_token_ids=(greedy,)) == masked
+
+
+@pytest.mark.parametrize(
+    ("request_", "seed", "stops", "tokens"),
+    [
+        (ONE, 7, (), [3, 0, 3, 3, 3, 3, 3, 3]),
+        (ONE, LONG_SEED, (), [5, 3, 3, 3, 3, 3, 0, 3]),
+        (ONE, 7, (3,), [5, 0, 1, 1, 7, 0, 5, 0]),
+        (TWO, 7, (), [3, 4, 4, 3, 3, 3, 4, 4]),
+        (TWO, LONG_SEED, (), [4, 4, 4, 3, 4, 4, 3, 4]),
+    ],
+    ids=["one", "one with a long seed", "one with a masked token", "two", "two with a long seed"],
+)
+def test_choices_sample_the_tokens_of_the_worked_examples(
+    request_: Request, seed: int, stops: tuple[int, ...], tokens: list[int]
+) -> None:
+    drawn = [
+        token_after(request_, choice, temperature=1.0, seed=seed, min_tokens=1, stop_token_ids=stops) for choice in range(8)
+    ]
+    assert drawn == tokens
+
+
+def test_everything_masked_gives_token_zero() -> None:
+    for temperature in (0.0, 1.0):
+        assert token_after(ONE, min_tokens=1, stop_token_ids=tuple(range(8)), temperature=temperature) == 0
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=12), min_size=1, max_size=4),
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+)
+def test_cells_do_not_depend_on_the_chunks_or_on_batch_mates(prompts: list[list[int]], chunks: list[int]) -> None:
+    law = Law(8)
+    requests = [Request(str(i), tuple(p), media=(Media("m", 1, 3),) * (i % 2)) for i, p in enumerate(prompts)]
+    together = [Track(request, 0) for request in requests]
+    for step in range(12):
+        ends = [track.length + chunks[(step + i) % len(chunks)] for i, track in enumerate(together)]
+        law.extend(together, [min(end, len(track.tokens)) for end, track in zip(ends, together, strict=True)])
+    for track, request in zip(together, requests, strict=True):
+        alone = Track(request, 0)
+        law.extend([alone], [len(request.prompt)])
+        assert (track.cells[: track.length] == alone.cells[: alone.length]).all()
+        assert (track.accs[: track.length] == alone.accs[: alone.length]).all()
