@@ -88,6 +88,9 @@ class Facts(Protocol):
     def iterations_without_token(self) -> Mapping[tuple[str, int, int], int]:
         """For each live choice, plans made since it last emitted a token, counted while no fault was active."""
 
+    def iterations_past_deadline(self) -> Mapping[tuple[str, int, int], int]:
+        """For each live choice whose deadline has passed, plans asked for since it passed (SC-15)."""
+
     def now(self) -> float:
         """The target's clock."""
 
@@ -156,6 +159,7 @@ class Moment:
     outputs: tuple[Output, ...] = ()
     events: tuple[Event, ...] = ()
     counters: Counters | None = None
+    recount: Counters | None = None  # what the events of the run add up to so far (`properties.recount`)
     uses: Mapping[int, frozenset[int]] = field(default_factory=dict)
     writes: Mapping[int, frozenset[int]] = field(default_factory=dict)
     has_fault: bool = False  # a fault is active (a refused block, held fences, ...): liveness is not judged
