@@ -1,0 +1,393 @@
+"""Directed stories: fixed operations that lead to a chosen state whatever chance does, in worlds of many shapes.
+
+Owns what the stories are, never how they are run or judged: each is a pure value, run through the same World with every
+predicate (`models.machines.directed`). A story names what it must reach; that is counted, not believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from engine_under_test.types import Adapter, Media, Request, SamplingParams
+from models.prompts import prompt
+from models.reach import Reach
+from properties.op import Op, OpKind
+
+VOCAB_SIZE = 16
+
+STEP, PLAN, POLL, DELIVER, DRAIN = (Op(kind) for kind in (OpKind.STEP, OpKind.PLAN, OpKind.POLL, OpKind.DELIVER, OpKind.DRAIN))
+ROLLBACK, RESET, RESTART = (Op(kind) for kind in (OpKind.ROLLBACK, OpKind.RESET_CACHE, OpKind.RESTART))
+HOLD, LET_GO = Op(OpKind.HOLD_FENCES, on=True), Op(OpKind.HOLD_FENCES, on=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A world to build, operations to apply, and what they must reach at least once."""
+
+    name: str
+    spec: dict[str, Any]
+    ops: tuple[Op, ...]
+    reaches: tuple[Reach, ...] = ()
+
+
+def spec(num_blocks: int, block_size: int, *, hasher: str = "blake2b", **config: Any) -> dict[str, Any]:
+    """A world of our engine: roomy but for the pool, unless said otherwise."""
+    fields = {"num_blocks": num_blocks, "block_size": block_size, "max_num_seqs": 4, "vocab_size": VOCAB_SIZE}
+    fields |= {"max_tokens_per_step": max(4, num_blocks * block_size), **config}
+    return {"target": "assay", "config": fields, "hasher": hasher}
+
+
+def add(name: str, length: int, max_tokens: int = 1, *, leaves_at: int | None = None, variant: int = 0, **fields: Any) -> Op:
+    """A request for `length` tokens of the text (or of a variant of it), greedy."""
+    tokens = prompt(length, VOCAB_SIZE, leaves_at=leaves_at, variant=variant)
+    sampling = SamplingParams(max_tokens=max_tokens, n=fields.pop("n", 1))
+    return Op(OpKind.ADD, request=Request(name, tokens, sampling, **fields))
+
+
+def abort(name: str) -> Op:
+    return Op(OpKind.ABORT, request_id=name)
+
+
+def land(k: int = 0) -> Op:
+    return Op(OpKind.LAND, k=k)
+
+
+# ---- at the door ---------------------------------------------------------------------------------------------------------
+
+
+def door(block_size: int, budget: int, variant: int) -> Scenario:
+    """A prompt of every edge length, each run to its end; then one that can not be served."""
+    pool = max(budget + 1, 3 * block_size)
+    num_blocks = -(-pool // block_size) + 1
+    lengths = (1, block_size - 1, block_size, block_size + 1, 3 * block_size, budget - 1, budget, budget + 1)
+    ops: list[Op] = []
+    for number, length in enumerate(lengths):
+        if length >= 1:
+            ops += [add(f"r{number}", length, 2 if length < pool else 1, variant=variant, leaves_at=0), STEP, STEP, STEP]
+    ops += [add("long", num_blocks * block_size + 1), Op(OpKind.ADD, request=Request("empty", ())), DRAIN]
+    edges = (Reach.PROMPT_ONE, Reach.PROMPT_BLOCK, Reach.PROMPT_BLOCK_MORE, Reach.PROMPT_BLOCKS, Reach.PROMPT_BUDGET)
+    reaches: tuple[Reach, ...] = (
+        *edges,
+        Reach.PROMPT_BUDGET_LESS,
+        Reach.PROMPT_BUDGET_MORE,
+        Reach.PROMPT_ABOVE_POOL,
+        Reach.REFUSED_OTHERWISE,
+    )
+    if block_size > 1:
+        reaches = (*reaches, Reach.PROMPT_BLOCK_LESS)
+    world = spec(num_blocks, block_size, max_tokens_per_step=budget, max_num_seqs=min(2, budget))
+    return Scenario(f"door {block_size=} {budget=} {variant=}", world, tuple(ops), reaches)
+
+
+def same_prompt(block_size: int, length: int, *, at_once: bool, hasher: str = "blake2b") -> Scenario:
+    """One prompt three times, one after the other or all at once; then its identifiers come back."""
+    between = () if at_once else (STEP, STEP, STEP)
+    ops: list[Op] = []
+    for name in ("a", "b", "c"):
+        ops += [add(name, length, 2), *between]
+    ops += [DRAIN, add("a", length, 2), add("b", length + 1, 2), DRAIN]
+    world = spec(4 * (length // block_size + 2), block_size, hasher=hasher)
+    reaches = (Reach.SAME_PROMPT_TWICE, Reach.SAME_PROMPT_THRICE, Reach.REUSED_IDENTIFIER, Reach.WORK_AFTER_DRAIN)
+    return Scenario(f"same prompt {block_size=} {length=} {at_once=} {hasher=}", world, tuple(ops), reaches)
+
+
+def reloaded_adapter(block_size: int, length: int) -> Scenario:
+    """One name, two versions, the same prompt: what the first computed is no hit for the second."""
+    one, two = Adapter("x", 1), Adapter("x", 2)
+    ops = [
+        op
+        for name, adapter in (("a", one), ("b", two), ("c", one), ("d", None), ("e", two))
+        for op in (add(name, length, 2, adapter=adapter), STEP, STEP, STEP)
+    ]
+    world = spec(6 * (length // block_size + 2), block_size, adapters=[["x", 1], ["x", 2]])
+    return Scenario(f"adapter reloaded {block_size=} {length=}", world, (*ops, DRAIN), (Reach.ADAPTER_RELOADED,))
+
+
+# ---- the prefix cache ----------------------------------------------------------------------------------------------------
+
+
+def diverging(block_size: int, leaves_at: int, extra: int) -> Scenario:
+    """Two prompts that part inside a block: a hit up to the last whole block that they share."""
+    length = leaves_at + extra
+    ops = (
+        add("a", length, 2),
+        *(STEP,) * 3,
+        add("b", length, 2, leaves_at=leaves_at, variant=1),
+        *(STEP,) * 3,
+        add("c", length, 2, leaves_at=leaves_at, variant=2),
+        DRAIN,
+    )
+    world = spec(4 * (length // block_size + 2), block_size)
+    return Scenario(f"diverging {block_size=} {leaves_at=} {extra=}", world, ops, (Reach.DIVERGING_HIT,))
+
+
+def duplicates(block_size: int, num_full: int, hasher: str = "blake2b") -> Scenario:
+    """Two equal prompts computed in one plan; the first ends and its blocks are evicted while the second lives on."""
+    length = num_full * block_size + 1
+    num_blocks = 2 * (num_full + 1) + 3
+    others = (num_blocks - num_full - 2) * block_size  # everything but what b holds
+    ops = (
+        add("a", length, 1),
+        add("b", length, block_size + 2),
+        STEP,
+        add("c", others, 1, leaves_at=0, variant=1),
+        STEP,
+        add("d", length, 1),
+        DRAIN,
+    )
+    world = spec(num_blocks, block_size, hasher=hasher)
+    return Scenario(f"duplicates {block_size=} {num_full=} {hasher=}", world, ops, (Reach.DUPLICATE_EVICTED,))
+
+
+def trap(block_size: int, num_free: int, need: int, hasher: str = "blake2b") -> Scenario:
+    """The free queue is `num_free` blocks that the next request is about to hit, and it needs `need` more."""
+    num_cached = num_free + 1
+    num_blocks = num_cached + 4
+    held = (num_blocks - num_free) * block_size
+    ops = (
+        add("x", num_cached * block_size + 1),
+        STEP,
+        # "a" evicts the tail of what x left and holds everything but the first `num_free` blocks of the text.
+        add("a", held - block_size + 1, min(3, block_size), leaves_at=0, variant=1),
+        STEP,
+        add("c", (num_free + need) * block_size, 1),
+        STEP,
+        STEP,
+        DRAIN,
+    )
+    reaches = {Reach.FREE_ONE: num_free == 1, Reach.FREE_NEED_LESS: num_free == need - 1, Reach.FREE_NEED: num_free == need}
+    world = spec(num_blocks, block_size, hasher=hasher)
+    name = f"trap {block_size=} {num_free=} {need=} {hasher=}"
+    return Scenario(name, world, ops, tuple(reach for reach, holds in reaches.items() if holds))
+
+
+def nothing_free(block_size: int, num_blocks: int) -> Scenario:
+    """Everything is held by a request whose prefix the next one would hit."""
+    length = num_blocks * block_size - 1
+    ops = (add("a", length, 2), STEP, add("c", length, 2), STEP, STEP, DRAIN)
+    return Scenario(f"nothing free {block_size=} {num_blocks=}", spec(num_blocks, block_size), ops, (Reach.FREE_NONE,))
+
+
+def reset(block_size: int, length: int, depth: int) -> Scenario:
+    """The cache is reset while a prompt is in flight, and again with nothing in flight."""
+    world = spec(
+        3 * (length // block_size + 2), block_size, max_plans_in_flight=depth + 1, max_tokens_per_step=max(4, length // 2)
+    )
+    ops = (
+        add("a", length, 3),
+        *(PLAN,) * (depth + 1),
+        RESET,
+        add("b", length, 3),
+        *(land(),) * (depth + 1),
+        STEP,
+        RESET,
+        add("c", length, 3),
+        DRAIN,
+        RESET,
+        add("a", length, 1),
+        DRAIN,
+    )
+    return Scenario(f"reset {block_size=} {length=} {depth=}", world, ops, (Reach.RESET_IN_FLIGHT, Reach.RESET_IDLE))
+
+
+# ---- aborts --------------------------------------------------------------------------------------------------------------
+
+
+def aborts(block_size: int, length: int, depth: int) -> Scenario:
+    """One abort in every phase, a twin of each request living on."""
+    world = spec(
+        6 * (length // block_size + 2), block_size, max_tokens_per_step=max(4, length // 2), max_plans_in_flight=depth + 1
+    )
+    ops = (
+        *(add("a", length, 3), abort("a"), add("a", length, 3), STEP),
+        *(abort("a"), add("a", length, 3), PLAN, abort("a"), add("twin", length, 3), add("a", length, 3), land()),
+        *(DRAIN, add("b", 1, 1), PLAN, land(), abort("b"), abort("b"), DELIVER),
+        *(add("c", length, 3), PLAN, PLAN, abort("c"), land(1), land(), Op(OpKind.LAND_AGAIN), DRAIN),
+    )
+    reaches = (Reach.ABORT_UNPLANNED, Reach.ABORT_BETWEEN_CHUNKS, Reach.ABORT_LAUNCHED, Reach.ABORT_UNSENT)
+    return Scenario(f"aborts {block_size=} {length=} {depth=}", world, ops, reaches)
+
+
+# ---- preemption ----------------------------------------------------------------------------------------------------------
+
+
+def preempted(block_size: int, num_full: int, growth: int, ending: str, hasher: str = "blake2b") -> Scenario:
+    """Two requests fill the pool; the later one is preempted and resumes, or is aborted while it waits.
+
+    The earlier one grows by `growth` blocks: with 1 it takes what the preempted one left empty, with more it evicts its
+    prefix from the tail on, with `num_full` + 1 all of it.
+    """
+    num_blocks = 2 * num_full + 2
+    length = num_full * block_size + 1
+    ops: tuple[Op, ...] = (
+        add("a", length, growth * block_size, leaves_at=0, variant=1),
+        add("b", length, 2 * block_size),
+        *(STEP,) * (block_size + 1),
+    )
+    ops = (*ops, abort("b"), DRAIN) if ending == "aborted" else (*ops, DRAIN)
+    has_gone = growth > num_full
+    resumed = Reach.RESUMED_CACHED if growth == 2 else Reach.RESUMED_EVICTED if has_gone else Reach.RESUMED_PARTLY
+    world = spec(num_blocks, block_size, hasher=hasher)
+    reach = Reach.ABORT_WAITING if ending == "aborted" else resumed
+    return Scenario(f"preempted {block_size=} {num_full=} {growth=} {ending} {hasher=}", world, ops, (reach,))
+
+
+# ---- choices -------------------------------------------------------------------------------------------------------------
+
+
+def forked(block_size: int, length: int, n: int, *, is_aborted: bool) -> Scenario:
+    """Choices that share a partly filled block and write on."""
+    ops: tuple[Op, ...] = (add("a", length, 4, n=n), add("b", length, 2), STEP, STEP)
+    ops = (*ops, *(STEP,) * (length // 4), abort("a")) if is_aborted else ops
+    world = spec((n + 2) * (length // block_size + 3), block_size, max_tokens_per_step=max(n + 1, 4 + length // 2))
+    reaches = (Reach.FORK_PARTIAL, Reach.COPIED) if (length - 1) % block_size else ()
+    return Scenario(f"forked {block_size=} {length=} {n=} {is_aborted=}", world, (*ops, DRAIN), reaches)
+
+
+# ---- overlap and faults --------------------------------------------------------------------------------------------------
+
+
+def overlapped(block_size: int, depth: int, variant: int) -> Scenario:
+    """Plans launched ahead, results early, late and twice, fences held over an abort, a plan lost, a restart."""
+    length = 3 * block_size + 1 + variant % block_size
+    world = spec(20, block_size, max_plans_in_flight=depth + 1, max_tokens_per_step=max(4, block_size))
+    launch = (PLAN,) * (depth + 1)
+    again = (Op(OpKind.LAND_AGAIN), Op(OpKind.LAND_AGAIN, k=1))
+    ops = (
+        *(add("a", length, 5), add("b", length, 4), *launch, land(depth), *again, *(land(),) * depth),
+        *(HOLD, *launch, abort("a"), *(land(),) * (depth + 1), add("c", length, 3), POLL, STEP, LET_GO, POLL),
+        *(*launch, Op(OpKind.ABANDON, k=depth // 2), STEP, *again, ROLLBACK, STEP),
+        *(add("d", length, 3), *launch, RESTART, *again, STEP, DRAIN, add("a", length, 2), DRAIN),
+    )
+    reaches = (Reach.ABANDONED, Reach.RESTARTED, Reach.STALE_RESULT, Reach.ROLLED_BACK, Reach.QUARANTINED, Reach.ROW_DROPPED)
+    deep = (Reach.DEPTH_ONE, Reach.DEPTH_TWO)[:depth]
+    return Scenario(f"overlapped {block_size=} {depth=} {variant=}", world, ops, (*reaches, *deep))
+
+
+def late(block_size: int, variant: int) -> Scenario:
+    """Deadlines pass before dispatch, between chunks and while decoding."""
+    ops = (
+        *(add("a", 2 * block_size + 1, 6, deadline_s=1.0), add("b", 3, 6, deadline_s=2.0 + variant), STEP),
+        *(Op(OpKind.ADVANCE, seconds=1.5), STEP, add("c", 5, 3, deadline_s=3.0 + variant), STEP),
+        *(Op(OpKind.ADVANCE, seconds=3.0 + variant), STEP, add("d", 3, 2), DRAIN),
+    )
+    return Scenario(f"late {block_size=} {variant=}", spec(12, block_size, max_tokens_per_step=4), ops, (Reach.DEADLINE,))
+
+
+def plain_path(block_size: int, switch: str) -> Scenario:
+    """A switch is off; requests share prefixes all the same."""
+    media = (Media("m", 1, 2),)
+    ops = (
+        add("a", 5, 3),
+        add("b", 7, 3),
+        add("c", 6, 3, media=media),
+        *(STEP,) * 3,
+        add("d", 7, 2, leaves_at=4, variant=2),
+        DRAIN,
+    )
+    return Scenario(f"plain path {block_size=} {switch}", _without(switch, spec(10, block_size)), ops)
+
+
+def _without(switch: str, world: dict[str, Any]) -> dict[str, Any]:
+    return {**world, "config": {**world["config"], switch: False}}
+
+
+def refused_block(base: Scenario, k: int) -> Scenario:
+    """`base` once more, where the k-th block is refused."""
+    return replace(base, name=f"{base.name} refuse {k=}", ops=(Op(OpKind.REFUSE_BLOCK, k=k), *base.ops), reaches=())
+
+
+# ---- the list ------------------------------------------------------------------------------------------------------------
+
+
+def stories(copies: int) -> Iterator[Scenario]:
+    """Every story in the shapes that reach its floor; `copies` 1 is enough for a few of each, 10 for the floors of pr."""
+    for family in _FAMILIES:
+        yield from family(copies)
+
+
+def _door(copies: int) -> Iterator[Scenario]:
+    for block_size, budget, variant in product((1, 2, 3, 4, 5, 8), (4, 7), range(copies // 2 + 1)):
+        yield door(block_size, budget, variant)
+
+
+def _prompts(copies: int) -> Iterator[Scenario]:
+    for block_size, at_once, extra in product((1, 2, 4), (False, True), range(copies)):
+        yield same_prompt(block_size, 2 * block_size + extra, at_once=at_once)
+        yield reloaded_adapter(block_size, 2 * block_size + extra + at_once)
+
+
+def _cache(copies: int) -> Iterator[Scenario]:
+    for block_size, extra in product((2, 3, 4), range(1, copies + 1)):
+        for inside in (1, block_size - 1):
+            yield diverging(block_size, 2 * block_size + inside, extra)
+    for block_size, num_full in product((1, 2, 3, 4, 5), range(1, copies + 2)):
+        yield duplicates(block_size, num_full)
+        yield nothing_free(block_size + 1, num_full + 1)
+    for block_size, num_free in product((2, 3, 4, 5, 6), range(1, copies + 2)):
+        for need in (1, num_free, num_free + 1):
+            yield trap(block_size, num_free, need)
+            yield trap(block_size, 1, need + num_free)
+
+
+def _resets_and_aborts(copies: int) -> Iterator[Scenario]:
+    for block_size, extra, depth in product((1, 2, 4), range(copies), (0, 1, 2)):
+        yield reset(block_size, 2 * block_size + 3 + extra, depth)
+        yield aborts(block_size, 2 * block_size + 8 + extra, depth)
+
+
+def _preemptions(copies: int) -> Iterator[Scenario]:
+    for block_size, extra, hasher in product((1, 2, 3, 4), range(copies), ("blake2b", "two_bit")):
+        for num_full in (2 + extra, 3 + extra):
+            yield preempted(block_size, num_full, 2, "resumed", hasher)
+            yield preempted(block_size, num_full, 3, "resumed", hasher)
+            yield preempted(block_size, num_full, num_full + 1, "resumed", hasher)
+            yield preempted(block_size, num_full, 2, "aborted", hasher)
+
+
+def _choices(copies: int) -> Iterator[Scenario]:
+    for block_size, extra, n in product((2, 3, 4), range(copies), (2, 3)):
+        for is_aborted in (False, True):
+            yield forked(block_size, block_size * (1 + extra % 3) + 2 + extra % (block_size - 1), n, is_aborted=is_aborted)
+
+
+def _overlap(copies: int) -> Iterator[Scenario]:
+    for block_size, depth, variant in product((1, 2, 4), (0, 1, 2), range(copies)):
+        yield overlapped(block_size, depth, variant)
+    for block_size, variant in product((1, 2, 4), range(2 * copies)):
+        yield late(block_size, variant)
+    for block_size, switch in product((1, 3), ("prefix_cache", "batching", "chunking")):
+        yield plain_path(block_size, switch)
+
+
+_FAMILIES: tuple[Callable[[int], Iterator[Scenario]], ...] = (
+    _door,
+    _prompts,
+    _cache,
+    _resets_and_aborts,
+    _preemptions,
+    _choices,
+    _overlap,
+)
+
+
+def odd_hash_stories(hasher: str, copies: int) -> Iterator[Scenario]:
+    """The stories about the index, under a hash that collides."""
+    for block_size, extra in product((1, 2, 4), range(copies)):
+        for at_once in (False, True):
+            yield same_prompt(block_size, 2 * block_size + 1 + extra, at_once=at_once, hasher=hasher)
+        yield duplicates(block_size, 1 + extra % 3, hasher)
+        yield trap(block_size + 1, 1 + extra % 3, 2, hasher)
+        yield preempted(block_size, 2 + extra % 3, 3, "resumed", hasher)
+
+
+def refusal_bases() -> Iterator[Scenario]:
+    """The small worlds in which every single block is refused once, in turn."""
+    yield preempted(2, 2, 3, "resumed")
+    yield forked(2, 4, 2, is_aborted=False)
+    yield duplicates(2, 2)
+    deep = overlapped(2, 2, 0)
+    yield deep
