@@ -1,0 +1,80 @@
+"""From logits to tokens: mask, greedy, temperature, as docs/fingerprint.md ("Next token") lays down. Float64 throughout.
+
+Owns: how a token is chosen. Never: where logits come from, or where noise comes from (it is handed in).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_under_test.seams import Noise, Purpose
+from engine_under_test.types import SamplingParams
+
+Logits = npt.NDArray[np.float64]  # [rows, vocabulary]
+Tokens = npt.NDArray[np.int64]  # [rows]
+
+
+class Draw(NamedTuple):
+    """What one row asks of the sampler. `position` is the index in prompt + output of the token to be chosen."""
+
+    params: SamplingParams
+    choice: int
+    position: int
+    prompt_len: int
+
+
+def mask_tokens(logits: Logits, row: int, token_ids: Iterable[int]) -> None:
+    """Gives tokens of one row probability 0, in place; those outside the vocabulary have it already."""
+    vocab_size = logits.shape[1]
+    logits[row, [token for token in token_ids if 0 <= token < vocab_size]] = -np.inf
+
+
+def mask_early_stops(logits: Logits, draws: Sequence[Draw]) -> None:
+    """Masks the stop tokens of the rows that have not emitted `min_tokens` tokens yet, in place."""
+    for row, (params, _choice, position, prompt_len) in enumerate(draws):
+        if params.min_tokens > position - prompt_len:
+            mask_tokens(logits, row, params.stop_token_ids)
+
+
+def greedy(logits: Logits) -> Tokens:
+    """The highest logit; among equals the lowest token."""
+    best: Tokens = logits.argmax(axis=1)
+    return best
+
+
+def gumbel_max(logits: Logits, temperatures: npt.NDArray[np.float64], uniforms: npt.NDArray[np.float64]) -> Tokens:
+    """One sample a row from softmax(logits / temperature): the highest of scaled logit plus Gumbel noise (Gumbel 1954).
+
+    `temperatures` [rows] > 0, `uniforms` [rows, vocabulary] in (0, 1).
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # a tiny temperature ends in -inf; a row of -inf in NaN, hence token 0
+        scores = logits - logits.max(axis=1, keepdims=True)
+        scores /= temperatures[:, None]
+        scores -= np.log(-np.log(uniforms))
+    return greedy(scores)
+
+
+def sample(logits: Logits, draws: Sequence[Draw], noise: Noise) -> Tokens:
+    """One token a row. Masks `logits` in place; draws noise for the rows with a temperature, and for no other."""
+    mask_early_stops(logits, draws)
+    warm = [row for row, draw in enumerate(draws) if draw.params.temperature > 0]
+    if not warm:
+        return greedy(logits)
+    drawn = [draws[row] for row in warm]
+    uniforms = noise.uniform(
+        np.array([draw.params.seed for draw in drawn], dtype=np.uint64),
+        np.array([draw.choice for draw in drawn], dtype=np.uint32),
+        np.array([draw.position for draw in drawn], dtype=np.uint32),
+        Purpose.SAMPLE,
+        logits.shape[1],
+    )
+    temperatures = np.array([draw.params.temperature for draw in drawn])
+    if len(warm) == len(draws):
+        return gumbel_max(logits, temperatures, uniforms)
+    tokens = greedy(logits)
+    tokens[warm] = gumbel_max(logits[warm], temperatures, uniforms)
+    return tokens
