@@ -1,0 +1,87 @@
+"""The sampler against a plain float64 reference, row by row."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from engine_under_test.sampling.noise import PhiloxNoise
+from engine_under_test.sampling.sampler import Draw, greedy, gumbel_max, mask_early_stops, mask_tokens, sample
+from engine_under_test.types import SamplingParams
+from properties.doubles import RecordingNoise
+
+VOCABULARY = 16
+
+
+def some_logits(rows: int, seed: int = 0) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    return np.random.default_rng(seed).uniform(0, 8, (rows, VOCABULARY))
+
+
+def plain_choice(logits: list[float], temperature: float, uniforms: list[float]) -> int:
+    """The definition, one token after the other, with the standard library."""
+    scores = [
+        logit if temperature == 0 else logit / temperature - math.log(-math.log(uniform))
+        for logit, uniform in zip(logits, uniforms, strict=True)
+    ]
+    return scores.index(max(scores))
+
+
+def plain_uniforms(draw: Draw) -> list[float]:
+    address = np.array([draw.params.seed], np.uint64), np.array([draw.choice], np.uint32), np.array([draw.position], np.uint32)
+    return PhiloxNoise().uniform(*address, 0, VOCABULARY)[0].tolist()  # type: ignore[no-any-return]  # numpy types `tolist` as Any
+
+
+def test_greedy_takes_the_lowest_token_among_equals() -> None:
+    assert greedy(np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, -1.0, 0.5]])).tolist() == [1, 0, 2]
+
+
+def test_a_mixed_batch_is_what_the_definition_says_row_by_row() -> None:
+    temperatures = [0.0, 1.0, 0.25, 3.0, 0.0, 1.0] * 20
+    draws = [
+        Draw(SamplingParams(temperature=temperature, seed=row * 2**57 + row), row % 3, 5 + row, 4)
+        for row, temperature in enumerate(temperatures)
+    ]
+    logits = some_logits(len(draws))
+    expected = [
+        plain_choice(row, draw.params.temperature, plain_uniforms(draw))
+        for row, draw in zip(logits.tolist(), draws, strict=True)
+    ]
+    assert sample(logits.copy(), draws, PhiloxNoise()).tolist() == expected
+    assert len({token for token, temperature in zip(expected, temperatures, strict=True) if temperature}) > 5
+
+
+def test_greedy_rows_draw_no_noise() -> None:
+    noise = RecordingNoise(PhiloxNoise())
+    draws = [Draw(SamplingParams(temperature=temperature, seed=9), 1, 7, 4) for temperature in (0.0, 2.0, 0.0)]
+    sample(some_logits(3), draws, noise)
+    assert noise.take_addresses() == ((9, 1, 7, 0),)
+
+
+def test_masked_tokens_are_never_sampled() -> None:
+    logits = np.zeros((1, 3))
+    mask_tokens(logits, 0, (0, 2, 3, -1))
+    uniforms = np.random.default_rng(1).uniform(size=(500, 3))
+    assert set(gumbel_max(logits.repeat(500, axis=0), np.full(500, 1.0), uniforms).tolist()) == {1}
+
+
+@pytest.mark.parametrize(("num_out", "is_masked"), [(0, True), (1, True), (2, False), (3, False)])
+def test_stop_tokens_are_masked_exactly_until_min_tokens_are_out(num_out: int, is_masked: bool) -> None:
+    logits = some_logits(2)
+    params = SamplingParams(min_tokens=2, stop_token_ids=(3, VOCABULARY))
+    mask_early_stops(logits, [Draw(SamplingParams(), 0, 4, 4), Draw(params, 0, 4 + num_out, 4)])
+    assert (logits == -np.inf).any(axis=0).tolist() == [is_masked and token == 3 for token in range(VOCABULARY)]
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-9])
+def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
+    logits = some_logits(50)
+    uniforms = np.random.default_rng(2).uniform(size=logits.shape)
+    assert (gumbel_max(logits, np.full(50, temperature), uniforms) == greedy(logits)).all()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_with_everything_masked_the_choice_is_token_zero(temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, max_tokens=4, min_tokens=4, stop_token_ids=tuple(range(VOCABULARY)))
+    assert sample(some_logits(1), [Draw(params, 0, 4, 4)], PhiloxNoise()).tolist() == [0]
