@@ -1,0 +1,184 @@
+"""The reference models together, as the predicates see them (`properties.moment.Facts`).
+
+Owns which model learns what from one happening, in one place; judges nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from engine_under_test.types import (
+    Caps,
+    Event,
+    EventKind,
+    FinishReason,
+    Plan,
+    PlannedStep,
+    PrefixEntry,
+    Request,
+    RowId,
+    Snapshot,
+    StepResult,
+)
+from models.allocator_model import AllocatorModel, Key
+from models.prefix_model import PrefixModel
+from models.request_model import RequestModel
+from models.scheduler_model import SchedulerModel
+from properties.moment import ChoiceFacts, Content
+from properties.verdict import Violation
+
+
+class ModelFacts:
+    """Four models and a clock."""
+
+    def __init__(self, caps: Caps, hasher: Callable[[bytes], bytes] | None) -> None:
+        self.caps = caps
+        self.requests = RequestModel(caps)
+        self.allocator = AllocatorModel()
+        self.prefix = PrefixModel(caps, hasher)
+        self.scheduler = SchedulerModel(self.requests, caps.block_size)
+        self.clock_s = 0.0
+        self.generation = 0
+        self.content_by_block: Mapping[int, Content] = self.prefix.content_by_block
+        self.hittable: Mapping[int, Content] = self.prefix.hittable
+        self.translate: Callable[[PrefixEntry], Content | None] = self.prefix.translate
+        self.expected_key: Callable[[PrefixEntry], bytes | None] = self.prefix.expected_key
+        self.prompt_contents: Callable[[Request, tuple[int, ...]], tuple[Content, ...]] = self.prefix.prompt_contents
+        self.released_at: Callable[[int], int | None] = self.allocator.released_at
+        self.choice: Callable[[RowId], ChoiceFacts | None] = self.requests.choice
+        self.overtaken: Callable[[], Mapping[Key, int]] = self.scheduler.overtaken
+        self.iterations_without_token: Callable[[], Mapping[Key, int]] = self.scheduler.iterations_without_token
+
+    def live(self) -> Mapping[Key, ChoiceFacts]:
+        return self.requests.live
+
+    def now(self) -> float:
+        return self.clock_s
+
+    # -- learning ----------------------------------------------------------------------------------------------
+
+    def accepted(self, request: Request, incarnation: int) -> None:
+        self.scheduler.accepted(self.requests.accept(request, incarnation))
+
+    def aborted(self, request_id: str, after: Snapshot) -> None:
+        keys = self.requests.keys_of(request_id)
+        for key in keys:
+            self.requests.live[key].epoch += 1
+            self.requests.end(key, FinishReason.ABORT)
+        self._ended(keys, after)
+
+    def preempted(self, rows: Iterable[RowId], after: Snapshot) -> None:
+        for row in rows:
+            key = row[:3]
+            facts = self.requests.live.get(key)
+            if facts is not None and facts.epoch == row.epoch:
+                facts.epoch = row.epoch + 1
+                self.scheduler.suspended(key)
+                self.prefix.released(self.allocator.release((key,)), after.cached)
+
+    def planned(self, step: PlannedStep, is_counted: bool) -> Violation | None:
+        """Everything but who holds what: that changes with `held`, after the plan was judged."""
+        found, begun = self.scheduler.planned(step, is_counted)
+        for blocks in step.reservation.new_blocks:
+            if blocks:
+                self.prefix.taken(blocks)
+        for key in begun:
+            self.prefix.began(key)
+        return found
+
+    def held(self, step: PlannedStep) -> None:
+        plan, tables = step.plan, step.reservation.tables
+        hold, live = self.allocator.hold, self.requests.live
+        for row, request in enumerate(plan.requests):
+            key = (request.request_id, plan.choices[row], plan.incarnations[row])
+            if key in live:
+                hold(key, tables[row])
+
+    def committed(self, step: PlannedStep, result: StepResult, after: Snapshot) -> None:
+        """A plan is committed: each row whose identity is still the present one counts."""
+        plan, tables = step.plan, step.reservation.tables
+        if plan.generation != self.generation:
+            return
+        ended: list[Key] = []
+        for row, request in enumerate(plan.requests):
+            key = (request.request_id, plan.choices[row], plan.incarnations[row])
+            facts = self.requests.live.get(key)
+            if facts is None or facts.epoch != plan.epochs[row]:
+                continue
+            start, tokens = plan.starts[row], result.tokens[row]
+            end = start + plan.num_tokens[row]
+            self.prefix.committed(key, facts, tables[row], start, end)
+            if step.reservation.copies:
+                self.prefix.released(self.allocator.landed(key), after.cached)
+            self.scheduler.committed(key, end, plan.samples[row], len(tokens))
+            if tokens and self.requests.advance(key, tokens):
+                ended.append(key)
+        if ended:
+            self._ended(ended, after)
+
+    def abandoned(self, plans: Sequence[Plan], after: Snapshot) -> None:
+        tables = {(s.request_id, s.choice, s.incarnation): s.table for s in after.sequences()}
+        keys = dict.fromkeys(row[:3] for plan in plans for row in plan.row_ids())
+        for key in keys:
+            if key in self.requests.live:
+                self.scheduler.abandoned(key)
+                self.prefix.released(self.allocator.replace(key, tables.get(key, ())), after.cached)
+
+    def reset(self) -> None:
+        self.prefix.reset()
+
+    def restarted(self, after: Snapshot) -> None:
+        self.generation = after.generation
+        self.allocator.clear()
+        self.prefix.restarted()
+        for key in self.requests.live:
+            self.scheduler.suspended(key)
+        for sequence in after.sequences():
+            facts = self.requests.choice(sequence.row_id)
+            if facts is not None:
+                facts.epoch = sequence.epoch
+
+    def saw_events(self, events: tuple[Event, ...], after: Snapshot) -> Violation | None:
+        """What only events tell: forks, faults, and ends that the target decided."""
+        found: Violation | None = None
+        for event in events:
+            kind, row = event.kind, event.row
+            if kind is EventKind.FORKED and row is not None:
+                self.allocator.hold(row[:3], event.blocks)
+            elif kind is EventKind.FINISHED and row is not None and row[:3] in self.requests.live:
+                found = found or self._own_end(row[:3], FinishReason(event.reason), after)
+        return found
+
+    def _own_end(self, key: Key, reason: FinishReason, after: Snapshot) -> Violation | None:
+        wrong = self.requests.judge_own_end(key, reason, self.clock_s)
+        if wrong is None:
+            self.requests.end(key, reason)
+            self._ended((key,), after)
+        return wrong
+
+    def saw_snapshot(self, before: Snapshot, after: Snapshot) -> None:
+        """What a target without events shows only at rest: quarantine that ended, and preemptions without a plan."""
+        if before.quarantined:
+            left = [block for block in before.quarantined if block not in after.quarantined]
+            if left:
+                self.allocator.left_quarantine(left)
+                self.prefix.released(left, after.cached)
+        if self.caps.evicts_on_demand and before.free != after.free:
+            self.prefix.emptied(list(set(after.free).difference(before.free)))
+        for sequence in after.waiting:
+            if not sequence.table and not sequence.plans:
+                key = (sequence.request_id, sequence.choice, sequence.incarnation)
+                facts = self.requests.live.get(key)
+                if facts is not None and facts.epoch < sequence.epoch:
+                    self.preempted((RowId(*key, facts.epoch),), after)
+                    facts.epoch = sequence.epoch
+
+    def told_ends(self, keys: Iterable[Key], after: Snapshot) -> None:
+        """Choices whose end came with an output."""
+        self._ended(tuple(keys), after)
+
+    def _ended(self, keys: Sequence[Key], after: Snapshot) -> None:
+        self.prefix.released(self.allocator.release(keys), after.cached)
+        for key in keys:
+            self.scheduler.ended(key)
+            self.prefix.ended(key)

@@ -1,0 +1,182 @@
+"""What committed content each block holds, and what the prefix cache owes: an infinite memory, judged in dicts.
+
+Owns contents (interned), which block holds which, and which of them a look-up must find. Knows nothing of hashes inside an
+engine: keys are recomputed from docs/prefix-key.md. It learns from plans and results that were committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from engine_under_test.types import Caps, PrefixEntry, Request
+from models.allocator_model import Key
+from models.prefix_key import block_encoding, block_media, namespace
+from properties.moment import ChoiceFacts, Content
+
+_MEMO_LIMIT = 50_000
+_ContentKey = tuple[bytes, Content | None, tuple[int, ...], tuple[tuple[str, int, int], ...]]
+
+
+class PrefixModel:
+    """Contents and obligations.
+
+    A block is *obliged* while its content must be found: committed by a choice that began after the last reset, and it and
+    each of its ancestors held by some block that was neither evicted nor reset since (KV-15). A target that evicts on demand
+    does not show when, so nothing is owed there.
+    """
+
+    def __init__(self, caps: Caps, hasher: Callable[[bytes], bytes] | None) -> None:
+        self._caps = caps
+        self._hasher = hasher
+        self._owes = caps.has_prefix_cache and not caps.evicts_on_demand
+        self._interned: dict[_ContentKey, Content] = {}
+        self._children: dict[Content, list[Content]] = {}
+        self._namespaces: dict[tuple[object, ...], bytes] = {}
+        self._chains: dict[Key, list[Content]] = {}
+        self._memo: dict[PrefixEntry, Content] = {}
+        self.content_by_block: dict[int, Content] = {}
+        self.hittable: dict[int, Content] = {}
+        self._bases: dict[Content, list[int]] = {}  # the obliged blocks of a content, first committed first
+        self._resets = 0
+        self._born: dict[Key, int] = {}
+
+    # -- what happens ------------------------------------------------------------------------------------------
+
+    def began(self, key: Key) -> None:
+        """A choice begins (again): its later commits belong to the present cache generation."""
+        self._born[key] = self._resets
+
+    def committed(self, key: Key, facts: ChoiceFacts, table: tuple[int, ...], start: int, end: int) -> None:
+        """A row of a choice was confirmed: the blocks that became full with it hold committed content."""
+        size = self._caps.block_size
+        first, last = start // size, end // size
+        if last <= first:
+            return
+        chain = self._chain(key, facts, last)
+        is_owed = self._owes and self._born.get(key, -1) == self._resets
+        for place in range(first, last):
+            self._put(table[place], chain[place], is_owed)
+
+    def taken(self, blocks: tuple[int, ...]) -> None:
+        """Blocks left the free queue to be written: whatever they held is gone."""
+        for block in blocks:
+            if block in self.content_by_block:
+                del self.content_by_block[block]
+                self._forgive(block)
+
+    def released(self, blocks: list[int], cached: Mapping[int, PrefixEntry]) -> None:
+        """Nobody holds these any more. One of several equal blocks may be dropped, as long as another keeps the content."""
+        for block in blocks:
+            content = self.hittable.get(block)
+            if content is not None and block not in cached and len(self._bases[content]) > 1:
+                self._forgive(block)
+
+    def emptied(self, blocks: list[int]) -> None:
+        """For a target whose free list holds empty blocks only."""
+        for block in blocks:
+            self.content_by_block.pop(block, None)
+
+    def reset(self) -> None:
+        self._resets += 1
+        self.hittable.clear()
+        self._bases.clear()
+
+    def restarted(self) -> None:
+        self.reset()
+        self.content_by_block.clear()
+        self._born.clear()
+
+    def ended(self, key: Key) -> None:
+        self._chains.pop(key, None)
+        self._born.pop(key, None)
+
+    # -- what is known -----------------------------------------------------------------------------------------
+
+    def translate(self, entry: PrefixEntry) -> Content | None:
+        known = self._memo.get(entry)
+        if known is not None:
+            return known
+        parent = None
+        if entry.parent is not None:
+            parent = self.translate(entry.parent)
+            if parent is None:
+                return None
+        content = self._interned.get((entry.namespace, parent, entry.tokens, entry.media))
+        if content is not None:
+            if len(self._memo) > _MEMO_LIMIT:
+                self._memo.clear()
+            self._memo[entry] = content
+        return content
+
+    def expected_key(self, entry: PrefixEntry) -> bytes | None:
+        if self._hasher is None:
+            return None
+        parent = entry.parent
+        before = entry.namespace if parent is None else parent.key
+        return self._hasher(block_encoding(before, parent is None, entry.tokens, entry.media))
+
+    def prompt_contents(self, request: Request, tokens: tuple[int, ...]) -> tuple[Content, ...]:
+        size = self._caps.block_size
+        space = self._namespace(request)
+        found: list[Content] = []
+        parent: Content | None = None
+        for start in range(0, len(tokens) - size + 1, size):
+            piece = (space, parent, tokens[start : start + size], block_media(request.media, start, size))
+            parent = self._interned.get(piece)
+            if parent is None:
+                break
+            found.append(parent)
+        return tuple(found)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _namespace(self, request: Request) -> bytes:
+        key = (request.tenant, request.cache_salt, request.adapter)
+        space = self._namespaces.get(key)
+        if space is None:
+            space = self._namespaces[key] = namespace(self._caps.model_revision, request)
+        return space
+
+    def _chain(self, key: Key, facts: ChoiceFacts, length: int) -> list[Content]:
+        """The contents of the first ``length`` blocks of a choice, interned as far as they are new."""
+        chain = self._chains.setdefault(key, [])
+        if len(chain) >= length:
+            return chain
+        request, size = facts.request, self._caps.block_size
+        tokens = (*request.prompt, *facts.emitted)
+        space = self._namespace(request)
+        for start in range(len(chain) * size, length * size, size):
+            parent = chain[-1] if chain else None
+            media = block_media(request.media, start, size) if request.media else ()
+            chain.append(self._intern((space, parent, tokens[start : start + size], media)))
+        return chain
+
+    def _intern(self, piece: _ContentKey) -> Content:
+        content = self._interned.get(piece)
+        if content is None:
+            content = self._interned[piece] = Content(*piece)
+            if content.parent is not None:
+                self._children.setdefault(content.parent, []).append(content)
+        return content
+
+    def _put(self, block: int, content: Content, is_owed: bool) -> None:
+        if self.content_by_block.get(block) is content and block in self.hittable:
+            return
+        self._forgive(block)
+        self.content_by_block[block] = content
+        if is_owed and (content.parent is None or content.parent in self._bases):
+            self.hittable[block] = content
+            self._bases.setdefault(content, []).append(block)
+
+    def _forgive(self, block: int) -> None:
+        """Nothing is owed for the block any more; when it was the last of its content, nothing for the descendants."""
+        content = self.hittable.pop(block, None)
+        if content is None:
+            return
+        blocks = self._bases[content]
+        blocks.remove(block)
+        if not blocks:
+            del self._bases[content]
+            for child in self._children.get(content, ()):
+                for below in tuple(self._bases.get(child, ())):
+                    self._forgive(below)

@@ -1,0 +1,225 @@
+"""What users asked for, what they must have been told, and when each choice ends: the contract, not an engine's way to it.
+
+Owns accepted requests by life, their choices, emitted tokens, endings and what was delivered. Judges answers at the door and
+outputs; never looks at a plan or a block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from engine_under_test.types import Admission, Caps, FinishReason, Output, RefusalReason, Request, RowId
+from models.allocator_model import Key
+from properties.moment import ChoiceFacts
+from properties.verdict import Violation
+
+_BY_TARGET = frozenset({FinishReason.DEADLINE, FinishReason.ERROR})
+
+
+class RequestModel:
+    """Requests from acceptance to their last output."""
+
+    def __init__(self, caps: Caps) -> None:
+        self._caps = caps
+        self._adapters = frozenset(caps.adapters)
+        self.live: dict[Key, ChoiceFacts] = {}
+        self.ended: dict[Key, ChoiceFacts] = {}
+        self._incarnations: dict[str, int] = {}  # the highest seen for an identifier
+        self._live_keys: dict[str, list[Key]] = {}
+        self._delivered: dict[Key, int] = {}
+        self._undelivered_ends: set[Key] = set()
+        self._told_end: set[Key] = set()
+        self.fresh_ends: list[Key] = []  # ends that an output was the first to tell of
+        self.faults = 0  # steps lost or blocks refused so far: what an ERROR needs
+        self._faults_at: dict[Key, int] = {}
+
+    def choice(self, row: RowId) -> ChoiceFacts | None:
+        key = row[:3]
+        return self.live.get(key) or self.ended.get(key)
+
+    def keys_of(self, request_id: str) -> tuple[Key, ...]:
+        return tuple(self._live_keys.get(request_id, ()))
+
+    def was_known(self, request_id: str) -> bool:
+        return request_id in self._incarnations
+
+    def judge_admission(self, request: Request, answer: Admission, now: float) -> Violation | None:
+        """Accepted or refused, and for a reason that is true of the request."""
+        must, may = self._refusals(request, now)
+        told = "accepted" if answer.refusal is None else f"refused as {answer.refusal}"
+        expected: str | None = None
+        if answer.refusal is None:
+            if must:
+                expected = "a refusal as " + " or ".join(sorted(must))
+            elif answer.incarnation <= self._incarnations.get(request.request_id, -1):
+                told = f"incarnation {answer.incarnation}"
+                expected = f"one above {self._incarnations[request.request_id]}, the identifier's last"
+        elif answer.refusal not in must | may:
+            expected = "a refusal as " + " or ".join(sorted(must)) if must else "acceptance: nothing is wrong with the request"
+        if expected is None:
+            return None
+        return Violation("SC-4", "lifecycle", f"request {request.request_id} at the door", told, expected)
+
+    def _refusals(self, request: Request, now: float) -> tuple[set[RefusalReason], set[RefusalReason]]:
+        """Reasons one of which must be given, and reasons that may be given."""
+        caps, sampling = self._caps, request.sampling
+        slots = len(request.prompt) + sampling.max_tokens - 1
+        late = request.deadline_s is not None and request.deadline_s < now
+        true_of_it = {
+            RefusalReason.EMPTY_PROMPT: not request.prompt,
+            RefusalReason.TOO_LONG: slots > caps.num_blocks * caps.block_size,
+            RefusalReason.DUPLICATE_ID: bool(self._live_keys.get(request.request_id)),
+            RefusalReason.OUT_OF_RANGE: _is_out_of_range(request) or (sampling.n > 1 and not caps.has_choices),
+            RefusalReason.TOKEN_OUT_OF_VOCABULARY: any(not 0 <= t < caps.vocab_size for t in request.prompt),
+            RefusalReason.UNKNOWN_ADAPTER: request.adapter is not None and request.adapter not in self._adapters,
+            RefusalReason.DEADLINE_PASSED: late and caps.has_deadlines,
+        }
+        return {reason for reason, is_true in true_of_it.items() if is_true}, self._tolerated(request, slots, now)
+
+    def _tolerated(self, request: Request, slots: int, now: float) -> set[RefusalReason]:
+        """Where the contract leaves it open: limits that the caps do not say, an instant that is exactly the deadline."""
+        caps = self._caps
+        may: set[RefusalReason] = set()
+        if slots > caps.max_tokens_per_step:
+            may.add(RefusalReason.TOO_LONG)  # without chunking
+        if any(not 0 <= token < caps.vocab_size for token in request.sampling.stop_token_ids):
+            may |= {RefusalReason.TOKEN_OUT_OF_VOCABULARY, RefusalReason.OUT_OF_RANGE}
+        if request.deadline_s is not None and not caps.has_deadlines:
+            may |= {RefusalReason.DEADLINE_PASSED, RefusalReason.OUT_OF_RANGE}
+        elif request.deadline_s == now:
+            may.add(RefusalReason.DEADLINE_PASSED)
+        return may
+
+    def accept(self, request: Request, incarnation: int) -> tuple[Key, ...]:
+        keys = []
+        self._incarnations[request.request_id] = incarnation
+        for choice in range(request.sampling.n):
+            key = (request.request_id, choice, incarnation)
+            self.live[key] = ChoiceFacts(request, choice, incarnation, [])
+            self._delivered[key] = 0
+            self._faults_at[key] = self.faults
+            keys.append(key)
+        self._live_keys[request.request_id] = keys
+        return tuple(keys)
+
+    def advance(self, key: Key, tokens: Iterable[int]) -> bool:
+        """A result carried tokens for a choice; True if it ended with them. Tokens behind the end do not count."""
+        facts = self.live[key]
+        sampling = facts.request.sampling
+        for token in tokens:
+            facts.emitted.append(token)
+            count = len(facts.emitted)
+            if token in sampling.stop_token_ids and count > sampling.min_tokens:
+                self.end(key, FinishReason.STOP)
+                return True
+            if count >= sampling.max_tokens:
+                self.end(key, FinishReason.LENGTH)
+                return True
+        return False
+
+    def end(self, key: Key, reason: FinishReason) -> None:
+        facts = self.live.pop(key)
+        facts.finish_reason = reason
+        self.ended[key] = facts
+        self._undelivered_ends.add(key)
+        keys = self._live_keys[key[0]]
+        keys.remove(key)
+
+    def may_error(self, key: Key) -> bool:
+        """An ending by error needs a fault since the request was accepted."""
+        return self.faults > self._faults_at[key]
+
+    def deliver(self, outputs: tuple[Output, ...], now: float) -> Violation | None:
+        """What users were told, against what they must be told. The first thing that is wrong."""
+        found: Violation | None = None
+        for output in outputs:
+            found = self._deliver(output, now)
+            if found is not None:
+                break
+        return found
+
+    def _deliver(self, output: Output, now: float) -> Violation | None:
+        key = (output.request_id, output.choice, output.incarnation)
+        facts = self.live.get(key) or self.ended.get(key)
+        subject = f"request {output.request_id}, choice {output.choice}, incarnation {output.incarnation}"
+        if facts is None or key in self._told_end:
+            found = f"an output {'for a choice that nobody asked for' if facts is None else 'behind the end'}"
+            return Violation("SC-5", "one ending", subject, found, "one terminal event, and nothing after it")
+        index = self._delivered[key]
+        if output.index != index:
+            return Violation("SC-5", "one ending", subject, f"tokens from index {output.index}", f"index {index}, the next one")
+        end = index + len(output.token_ids)
+        carried = tuple(facts.emitted[index:end])
+        if output.token_ids != carried:
+            return Violation(
+                "SC-1",
+                "pairing",
+                subject,
+                f"tokens {list(output.token_ids)} at index {index}",
+                f"{list(carried)}, those that its results carried",
+            )
+        self._delivered[key] = end
+        return self._judge_end(key, facts, output, subject, now) if output.finish_reason is not None else None
+
+    def _judge_end(self, key: Key, facts: ChoiceFacts, output: Output, subject: str, now: float) -> Violation | None:
+        reason = output.finish_reason
+        assert reason is not None
+        if facts.finish_reason is None:
+            wrong = self.judge_own_end(key, reason, now)
+            if wrong is not None:
+                return wrong
+            self.end(key, reason)
+            self.fresh_ends.append(key)
+        elif facts.finish_reason is not reason:
+            return Violation("SC-12", "stopping", subject, f"the end {reason}", f"the end {facts.finish_reason}")
+        if self._delivered[key] != len(facts.emitted):
+            found = f"the end after {self._delivered[key]} tokens"
+            return Violation("SC-5", "one ending", subject, found, f"{len(facts.emitted)} tokens before it")
+        self._told_end.add(key)
+        self._undelivered_ends.discard(key)
+        return None
+
+    def judge_own_end(self, key: Key, reason: FinishReason, now: float) -> Violation | None:
+        """An end that the target decided by itself: by deadline or error, and only with a cause."""
+        facts = self.live[key]
+        subject = f"request {key[0]}, choice {key[1]}, incarnation {key[2]}"
+        if reason not in _BY_TARGET:
+            count = len(facts.emitted)
+            return Violation("SC-12", "stopping", subject, f"the end {reason} after {count} tokens", "no end yet")
+        deadline = facts.request.deadline_s
+        if reason is FinishReason.DEADLINE and (deadline is None or now < deadline):
+            return Violation("SC-15", "deadlines", subject, f"the end deadline at {now} s", f"no end before {deadline} s")
+        if reason is FinishReason.ERROR and not self.may_error(key):
+            return Violation("SC-12", "stopping", subject, "the end error", "no error: no step was lost, no block refused")
+        return None
+
+    def judge_quiet(self) -> Violation | None:
+        """At rest, with everything delivered: each accepted choice was told its one end."""
+        for key in sorted(self._undelivered_ends):
+            subject = f"request {key[0]}, choice {key[1]}, incarnation {key[2]}"
+            reason = self.ended[key].finish_reason
+            return Violation("SC-5", "one ending", subject, "no terminal output", f"one, with reason {reason}")
+        return None
+
+    def remaining_tokens(self) -> int:
+        """The most tokens that a live choice still has to emit."""
+        return max((f.request.sampling.max_tokens - len(f.emitted) for f in self.live.values()), default=0)
+
+
+def _is_out_of_range(request: Request) -> bool:
+    sampling = request.sampling
+    numbers = [sampling.temperature, request.arrival_s]
+    if request.deadline_s is not None:
+        numbers.append(request.deadline_s)
+    length = len(request.prompt)
+    return (
+        any(math.isnan(number) for number in numbers)
+        or math.isinf(sampling.temperature)
+        or sampling.temperature < 0
+        or sampling.max_tokens < 1
+        or not 0 <= sampling.min_tokens <= sampling.max_tokens
+        or sampling.n < 1
+        or not 0 <= sampling.seed < 2**64
+        or any(item.start < 0 or item.length < 1 or item.start + item.length > length for item in request.media)
+    )

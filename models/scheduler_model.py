@@ -1,0 +1,189 @@
+"""Whether a plan was allowed: which choice may run, from where, how far, and how long others waited meanwhile.
+
+Owns the coverage of each choice's present epoch, overtakes and iterations without a token. It judges plans and never makes
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine_under_test.types import FinishReason, PlannedStep
+from models.allocator_model import Key
+from models.request_model import RequestModel
+from properties.moment import ChoiceFacts
+from properties.verdict import Violation
+
+
+class SchedulerModel:
+    """Coverage, order and progress of choices."""
+
+    def __init__(self, requests: RequestModel, block_size: int) -> None:
+        self._requests = requests
+        self._block_size = block_size
+        self._scheduled: dict[Key, int] = {}  # behind the last planned position, for choices that have begun their epoch
+        self._committed: dict[Key, int] = {}
+        self._ahead: dict[Key, int] = {}  # tokens that plans in flight will sample
+        self._forkable: set[tuple[str, int]] = set()  # lives whose prompt was covered but for its last position
+        self._begun: set[tuple[Key, int]] = set()  # (choice, epoch) that stood in a plan
+        self._waiting: dict[Key, int] = {}  # choice -> overtakes since it began to wait
+        self._acceptance: dict[Key, int] = {}
+        self._accepted = 0
+        self._iterations = 0
+        self._last_token: dict[Key, int] = {}
+
+    def accepted(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._accepted += 1
+            self._acceptance[key] = self._accepted
+            self._last_token[key] = self._iterations
+            if key[1] == 0:  # the other choices wait for a fork, not for a seat
+                self._waiting[key] = 0
+
+    # -- judging a plan ----------------------------------------------------------------------------------------
+
+    def planned(self, step: PlannedStep, is_counted: bool) -> tuple[Violation | None, list[Key]]:
+        """The first row that was not allowed, and the choices that begin an epoch. ``is_counted``: no fault is active."""
+        plan = step.plan
+        found: Violation | None = None
+        begun: list[Key] = []
+        position = 0
+        for row, request in enumerate(plan.requests):
+            key = (request.request_id, plan.choices[row], plan.incarnations[row])
+            count, pending = plan.num_tokens[row], plan.num_pending[row]
+            tokens = plan.token_ids[position : position + count - pending]
+            position += count - pending
+            wrong = self._judge_row(key, step, row, tokens)
+            found = found or wrong
+            if key not in self._requests.live:
+                continue
+            self._requests.live[key].epoch = plan.epochs[row]
+            if key not in self._scheduled:
+                begun.append(key)
+            self._scheduled[key] = plan.starts[row] + count
+            if self._scheduled[key] >= len(request.prompt) - 1:
+                self._forkable.add((key[0], key[2]))
+            self._ahead[key] = self._ahead.get(key, 0) + plan.samples[row]
+        self._count_overtakes([key for key in begun if (key, self._requests.live[key].epoch) not in self._begun])
+        self._begun.update((key, self._requests.live[key].epoch) for key in begun)
+        for key in begun:
+            self._waiting.pop(key, None)
+        self._iterations += is_counted
+        return found, begun
+
+    def _judge_row(self, key: Key, step: PlannedStep, row: int, tokens: tuple[int, ...]) -> Violation | None:
+        plan = step.plan
+        facts = self._requests.live.get(key)
+        subject = f"plan {plan.plan_id}, request {key[0]}, choice {key[1]}"
+        if facts is None:
+            ended = self._requests.ended.get(key)
+            if ended is not None and ended.finish_reason is FinishReason.ABORT:
+                return Violation("SC-6", "abort", subject, "a row", "none: its abort was acknowledged")
+            return Violation("SC-4", "lifecycle", subject, "a row", "none: the choice is not live")
+        if plan.epochs[row] < facts.epoch:
+            return Violation("AS-4", "identity", subject, f"epoch {plan.epochs[row]}", f"epoch {facts.epoch} or later")
+        start, end = plan.starts[row], plan.starts[row] + plan.num_tokens[row]
+        return (
+            self._judge_start(key, start, len(plan.hit_blocks[row]), subject)
+            or self._judge_end(key, start, end, plan.samples[row], subject)
+            or _judge_tokens(facts, start, end, tokens, subject)
+        )
+
+    def _judge_end(self, key: Key, start: int, end: int, samples: bool, subject: str) -> Violation | None:
+        facts = self._requests.live[key]
+        total = len(facts.request.prompt) + len(facts.emitted) + self._ahead.get(key, 0)
+        if not start < end <= total:
+            return Violation(
+                "SC-10", "chunks", subject, f"positions {start} to {end}", f"an end above {start}, at most {total}"
+            )
+        if samples != (end == total):
+            told = "samples" if samples else "does not sample"
+            return Violation(
+                "SC-10", "chunks", subject, f"{start} to {end} {told}", f"only the chunk that ends at {total} samples"
+            )
+        return None
+
+    def _judge_start(self, key: Key, start: int, hits: int, subject: str) -> Violation | None:
+        scheduled = self._scheduled.get(key)
+        if scheduled is not None:
+            if start == scheduled and not hits:
+                return None
+            found = f"start {start} with {hits} hit blocks"
+            return Violation("SC-10", "chunks", subject, found, f"start {scheduled}, the epoch's scheduled length")
+        if start == hits * self._block_size:
+            return None
+        facts = self._requests.live[key]
+        is_forked = key[1] > 0 and not hits and (key[0], key[2]) in self._forkable
+        if is_forked and start == len(facts.request.prompt) - 1:
+            return None
+        expected = f"start {hits * self._block_size}, behind its hits"
+        return Violation("SC-10", "chunks", subject, f"start {start} with {hits} hit blocks", expected)
+
+    def _count_overtakes(self, begun: list[Key]) -> None:
+        for key in begun:
+            if key[1] > 0 and key not in self._waiting:
+                continue  # a fork takes nobody's turn: its request was admitted before
+            place = self._acceptance[key]
+            for other in self._waiting:
+                if self._acceptance[other] < place and other not in begun:
+                    self._waiting[other] += 1
+
+    # -- what happens to choices ------------------------------------------------------------------------------
+
+    def committed(self, key: Key, end: int, sampled: bool, emitted: int) -> None:
+        self._committed[key] = end
+        self._ahead[key] = self._ahead.get(key, 0) - sampled
+        if emitted:
+            self._last_token[key] = self._iterations
+
+    def suspended(self, key: Key) -> None:
+        """Preempted, or restarted: it waits, and begins a new epoch later."""
+        self._forget_epoch(key)
+        self._waiting[key] = 0
+
+    def abandoned(self, key: Key) -> None:
+        """Plans of the choice were lost: it goes on from what is committed, or begins its epoch anew."""
+        self._ahead.pop(key, None)
+        if key in self._committed:
+            self._scheduled[key] = self._committed[key]
+        else:
+            self._scheduled.pop(key, None)
+            self._waiting[key] = 0
+
+    def ended(self, key: Key) -> None:
+        self._forget_epoch(key)
+        self._waiting.pop(key, None)
+        self._last_token.pop(key, None)
+        self._acceptance.pop(key, None)
+        for other in self._requests.live:
+            if other[0] == key[0] and other[2] == key[2]:
+                return
+        self._forkable.discard((key[0], key[2]))
+
+    def _forget_epoch(self, key: Key) -> None:
+        self._scheduled.pop(key, None)
+        self._committed.pop(key, None)
+        self._ahead.pop(key, None)
+
+    # -- what is known -----------------------------------------------------------------------------------------
+
+    def has_begun(self, key: Key) -> bool:
+        return key in self._scheduled
+
+    def overtaken(self) -> dict[Key, int]:
+        return self._waiting
+
+    def iterations_without_token(self) -> dict[Key, int]:
+        now = self._iterations
+        return {key: now - last for key, last in self._last_token.items()}
+
+
+def _judge_tokens(facts: ChoiceFacts, start: int, end: int, tokens: tuple[int, ...], subject: str) -> Violation | None:
+    """The input tokens that the host knows are those of the prompt and the output at these positions."""
+    prompt_len = len(facts.request.prompt)
+    known = facts.request.prompt[start:end]
+    if end > prompt_len:
+        known += tuple(facts.emitted[max(start - prompt_len, 0) : end - prompt_len])
+    if tokens != known:
+        return Violation("SC-1", "pairing", subject, f"input tokens {list(tokens)}", f"{list(known)} at {start}")
+    return None
