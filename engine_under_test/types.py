@@ -281,8 +281,8 @@ class Snapshot:
     ``free``: the free queue in order, next to be taken first, duplicates visible; it holds empty and cached blocks.
     ``cached``: block -> what the prefix index would answer with it or a duplicate of it; also names owned and
     quarantined blocks that are indexed. ``ref_counts``: one for each physical block, padding first, or None where the
-    target keeps none. ``reservations``: for each plan in flight, oldest first, the blocks it holds (its new blocks and
-    hits not yet owned, and the sources of its copies), repeated if held twice. ``pinned``: blocks held by a transfer,
+    target keeps none. ``reservations``: for each plan in flight, oldest first, the blocks it holds and no table owns yet: new
+    blocks, hits, and the sources of copies whose choice is gone; repeated if held twice. ``pinned``: blocks held by a transfer,
     repeated if held twice. ``quarantined``: block -> plan whose end it waits for. ``plans``: launched, neither
     committed nor abandoned, oldest first. ``unsettled``: plans whose fence has not passed, committed or abandoned ones
     included.

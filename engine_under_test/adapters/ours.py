@@ -1,0 +1,221 @@
+"""Our engine behind the target protocol. Owns the test's hands on the seams: clock, fences, refused blocks, events."""
+
+from __future__ import annotations
+
+from engine_under_test.config import EngineConfig, Order
+from engine_under_test.engine import Engine
+from engine_under_test.kv.prefix_index import blake2b_16
+from engine_under_test.seams import Fence, Hasher
+from engine_under_test.types import (
+    Admission,
+    Caps,
+    Counters,
+    DeclaredOrder,
+    Event,
+    Output,
+    Plan,
+    PlannedStep,
+    Request,
+    Reservation,
+    Snapshot,
+    StepResult,
+    VictimSet,
+)
+
+
+class _HandClock:
+    """A clock moved by hand."""
+
+    __slots__ = ("_now",)
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def now(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+
+class _RefusingGate:
+    """Refuses the k-th block from when it was told to, once."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left: int | None = None
+
+    def refuse(self, kth: int | None) -> None:
+        self._left = kth
+
+    def admit(self) -> bool:
+        if self._left is None:
+            return True
+        self._left -= 1
+        if self._left > 0:
+            return True
+        self._left = None
+        return False
+
+
+class _Launch:
+    """A plan that the harness executes. Its fence passes once the plan is out of flight, unless fences are held."""
+
+    __slots__ = ("_device", "plan_id")
+
+    def __init__(self, plan_id: int, device: _HarnessDevice) -> None:
+        self.plan_id = plan_id
+        self._device = device
+
+    @property
+    def fence(self) -> Fence:
+        return self
+
+    def has_passed(self) -> bool:
+        return not self._device.is_held and self.plan_id not in self._device.in_flight
+
+    def result(self) -> StepResult:
+        raise AssertionError("the harness executes plans and hands results in with `commit`")
+
+
+class _HarnessDevice:
+    """The runner that an engine under harness is given: it only takes note of what was launched."""
+
+    __slots__ = ("in_flight", "is_held")
+
+    def __init__(self) -> None:
+        self.in_flight: set[int] = set()
+        self.is_held = False
+
+    def launch(self, plan: Plan, reservation: Reservation) -> _Launch:
+        del reservation
+        self.in_flight.add(plan.plan_id)
+        return _Launch(plan.plan_id, self)
+
+
+_ORDERS = {Order.FIRST_COME: DeclaredOrder.FIRST_COME, Order.PRIORITY: DeclaredOrder.PRIORITY}
+
+
+class AssayTarget:
+    """Every verb of `adapters.base`, transactional ones included."""
+
+    def __init__(self, config: EngineConfig, hasher: Hasher | None = None) -> None:
+        self._clock = _HandClock()
+        self._gate = _RefusingGate()
+        self._device = _HarnessDevice()
+        self._events: list[Event] = []
+        self._engine = Engine(
+            config,
+            self._device,
+            clock=self._clock,
+            hasher=hasher if hasher is not None else blake2b_16,
+            gate=self._gate,
+            observer=self._events.append,
+        )
+        self._caps = caps_of(config)
+
+    @property
+    def caps(self) -> Caps:
+        return self._caps
+
+    def add(self, request: Request) -> Admission:
+        return self._engine.submit(request)
+
+    def abort(self, request_id: str) -> bool:
+        return self._engine.abort(request_id)
+
+    def plan(self) -> PlannedStep | None:
+        step = self._engine.reserve()
+        if step is not None:
+            self._engine.launch(step)
+        return step
+
+    def commit(self, result: StepResult) -> None:
+        self._engine.commit(result)
+        self._device.in_flight.intersection_update(self._engine.plans_in_flight)
+
+    def take_outputs(self) -> tuple[Output, ...]:
+        return self._engine.take_outputs()
+
+    def poll(self) -> int:
+        return self._engine.poll()
+
+    def snapshot(self) -> Snapshot:
+        return self._engine.snapshot()
+
+    def advance_clock(self, seconds: float) -> None:
+        self._clock.advance(seconds)
+
+    def reserve(self) -> PlannedStep | None:
+        return self._engine.reserve()
+
+    def launch(self, step: PlannedStep) -> None:
+        self._engine.launch(step)
+
+    def rollback(self, step: PlannedStep) -> None:
+        self._engine.rollback(step)
+
+    def abandon(self, plan_id: int, reason: str) -> bool:
+        was_in_flight = self._engine.abandon(plan_id, reason)
+        self._device.in_flight.intersection_update(self._engine.plans_in_flight)
+        return was_in_flight
+
+    def refuse_block(self, kth: int | None) -> None:
+        self._gate.refuse(kth)
+
+    def hold_fences(self, held: bool) -> None:
+        self._device.is_held = held
+
+    def reset_cache(self) -> None:
+        self._engine.reset_cache()
+
+    def restart(self) -> None:
+        self._engine.restart()
+        self._device.in_flight.clear()
+
+    def lookup(self, request: Request) -> tuple[int, ...]:
+        return self._engine.lookup(request)
+
+    def take_events(self) -> tuple[Event, ...]:
+        events = tuple(self._events)
+        self._events.clear()
+        return events
+
+    def counters(self) -> Counters:
+        return self._engine.counters
+
+
+def caps_of(config: EngineConfig) -> Caps:
+    """What our engine promises under `config`.
+
+    Progress: the first in order is never preempted and is planned in every step; a prefill gets at least the budget that
+    the decodes leave, so it emits within the steps of its prompt. Beside it one retry and the depth in flight are allowed.
+    """
+    slots = config.num_blocks * config.block_size
+    least_chunk = max(config.max_tokens_per_step - config.max_num_seqs, 1)
+    return Caps(
+        name="assay",
+        block_size=config.block_size,
+        num_blocks=config.num_blocks,
+        max_tokens_per_step=config.max_tokens_per_step,
+        max_num_seqs=config.max_num_seqs,
+        vocab_size=config.vocab_size,
+        progress_bound=-(-slots // least_chunk) + 4 * config.max_plans_in_flight + 4,
+        overtake_bound=0 if config.order is Order.FIRST_COME else config.max_overtakes,
+        max_active_adapters=config.max_active_adapters,
+        adapters=config.adapters,
+        model_revision=config.model_revision,
+        order=_ORDERS[config.order],
+        victims=VictimSet.LAST_IN_ORDER,
+        max_plans_in_flight=config.max_plans_in_flight,
+        has_prefix_cache=config.prefix_cache,
+        has_lookup=True,
+        has_choices=True,
+        has_deadlines=True,
+        has_reset=True,
+        has_transaction=True,
+        has_fences=True,
+        has_restart=True,
+        has_events=True,
+    )

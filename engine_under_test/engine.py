@@ -1,0 +1,500 @@
+"""The only place that changes state: applies the scheduler's decisions, runs the transaction, pairs results with plans.
+
+    step  =  poll; reserve (victims preempted, plan, blocks); launch; when full or idle: land the oldest result
+
+Everything undetermined is handed in. The windows for an observer are `snapshot`, `counters` and the observer itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from engine_under_test.book import Book, LiveRequest
+from engine_under_test.config import EngineConfig
+from engine_under_test.errors import OutOfBlocks, ProtocolError, RunnerError
+from engine_under_test.execution.runner import Launch, Runner
+from engine_under_test.kv.prefix_index import blake2b_16
+from engine_under_test.kv.transaction import KvTransaction
+from engine_under_test.scheduling.admission import refusal_at_the_door
+from engine_under_test.scheduling.scheduler import Scheduler
+from engine_under_test.seams import BlockGate, Clock, Hasher, Observer
+from engine_under_test.sequence import PlannedRow, Sequence
+from engine_under_test.types import (
+    Admission,
+    Counters,
+    Event,
+    EventKind,
+    FinishReason,
+    Output,
+    Plan,
+    PlannedStep,
+    RefusalReason,
+    Request,
+    RowId,
+    Snapshot,
+    Status,
+    StepResult,
+)
+
+
+class SystemClock:
+    """The default clock: monotonic seconds of this machine."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+
+class _InFlight:
+    """A reserved or launched step, with the sequences of its rows and those that it admitted."""
+
+    __slots__ = ("admitted", "is_second_try", "launch", "seqs", "step")
+
+    def __init__(self, step: PlannedStep, seqs: list[Sequence], admitted: list[Sequence], is_second_try: bool) -> None:
+        self.step = step
+        self.seqs = seqs
+        self.admitted = admitted
+        self.is_second_try = is_second_try
+        self.launch: Launch | None = None
+
+
+class Engine:
+    """A paged-KV continuous-batching engine over any runner.
+
+    Depth of overlap is ``config.max_plans_in_flight - 1``. Not thread-safe: one caller at a time.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        *,
+        clock: Clock | None = None,
+        hasher: Hasher = blake2b_16,
+        gate: BlockGate | None = None,
+        observer: Observer | None = None,
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        self.config = config
+        self.counters = Counters()
+        self._runner = runner
+        self._clock = clock if clock is not None else SystemClock()
+        self._observe = observer
+        self._scheduler = scheduler if scheduler is not None else Scheduler()
+        self._kv = KvTransaction(
+            config.num_blocks,
+            config.block_size,
+            hasher=hasher,
+            gate=gate,
+            observer=observer,
+            has_prefix_cache=config.prefix_cache,
+        )
+        self._book = Book(config, self._kv)
+        self._in_flight: deque[_InFlight] = deque()
+        self._reserved: _InFlight | None = None
+        self._early: dict[int, StepResult] = {}
+        self._outbox: list[Output] = []
+        self._next_ordinal = 1
+
+    # ---- the user's verbs ---------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> Admission:
+        """Accepts the request, or refuses it with a reason and keeps nothing of it."""
+        refusal = refusal_at_the_door(request, self.config, self._clock.now())
+        if refusal is None and request.request_id in self._book.live:
+            message = f"an identifier must not be in use, found {request.request_id!r} live; wait for its end or use another"
+            refusal = (RefusalReason.DUPLICATE_ID, message)
+        if refusal is not None:
+            self.counters.refused += 1
+            row = RowId(request.request_id, 0, 0, 0)
+            self._tell(Event(EventKind.REFUSED, row, reason=refusal[0].value))
+            return Admission(request.request_id, 0, *refusal)
+        ordinal = self._next_ordinal
+        self._next_ordinal += 1
+        self._book.open(request, ordinal)
+        self.counters.accepted += 1
+        self._tell(Event(EventKind.ACCEPTED, RowId(request.request_id, 0, ordinal, 0), tokens=len(request.prompt)))
+        return Admission(request.request_id, ordinal)
+
+    def abort(self, request_id: str) -> bool:
+        """Ends every live choice of the request at once. False if it is not live."""
+        self._require_no_reservation()
+        live = self._book.live.get(request_id)
+        if live is None:
+            return False
+        self._end_request(live, FinishReason.ABORT)
+        return True
+
+    def take_outputs(self) -> tuple[Output, ...]:
+        """What users are to be told since the last call, in order."""
+        outputs = tuple(self._outbox)
+        self._outbox.clear()
+        return outputs
+
+    @property
+    def plans_in_flight(self) -> tuple[int, ...]:
+        """Launched, neither committed nor abandoned; oldest first."""
+        return self._kv.plans_in_flight
+
+    @property
+    def has_work(self) -> bool:
+        """Some request is live."""
+        return bool(self._book.live)
+
+    def step(self) -> None:
+        """One iteration. At depth 0: plan, run and commit one step."""
+        self.poll()
+        has_room = len(self._in_flight) < self.config.max_plans_in_flight
+        step = self.reserve() if has_room else None
+        if step is not None:
+            self.launch(step)
+        if self._in_flight and (step is None or len(self._in_flight) == self.config.max_plans_in_flight):
+            self._land_oldest()
+
+    # ---- the stages of a step -----------------------------------------------------------------------------------------
+
+    def poll(self) -> int:
+        """Passes fences and deadlines; the number of plans in flight."""
+        self._kv.settle()
+        if self._reserved is None:
+            self._expire()
+        return len(self._in_flight)
+
+    def reserve(self) -> PlannedStep | None:
+        """Decides the next step and takes what it needs; None if nothing may run now."""
+        self._require_no_reservation()
+        self.poll()
+        book = self._book
+        if any(flight.is_second_try for flight in self._in_flight):
+            return None
+        preempted: list[RowId] = []
+        while True:
+            preempted += [self._preempt(seq) for seq in self._scheduler.choose_victims(book)]
+            plan = self._scheduler.plan(book)
+            is_second_try = book.only is not None
+            if plan is None:
+                if not is_second_try:
+                    return None
+                book.only = None
+                continue
+            book.next_plan_id += 1
+            by_row = book.by_row
+            seqs = [by_row[request.request_id, choice] for request, choice in zip(plan.requests, plan.choices, strict=True)]
+            try:
+                reservation = self._kv.reserve(plan, [seq.table for seq in seqs])
+            except OutOfBlocks as refused:
+                self._tell(Event(EventKind.ROLLED_BACK, plan_id=plan.plan_id, reason=str(refused)))
+                self.counters.rolled_back += 1
+                self._try_half(seqs, is_second_try, str(refused))
+                continue
+            step = PlannedStep(plan, reservation, tuple(preempted))
+            self._reserved = self._apply(step, seqs, is_second_try)
+            return step
+
+    def _apply(self, step: PlannedStep, seqs: list[Sequence], is_second_try: bool) -> _InFlight:
+        """The reserved step's rows are in flight; waiting sequences among them run."""
+        plan = step.plan
+        plan_id = plan.plan_id
+        admitted = []
+        size = self.config.block_size
+        for seq, count, samples, hits in zip(seqs, plan.num_tokens, plan.samples, plan.hit_blocks, strict=True):
+            seq.rows.append(PlannedRow(plan_id, count, samples))
+            if seq.status is Status.WAITING:
+                admitted.append(seq)
+                seq.committed_len = len(hits) * size
+                self._book.leave(seq)
+                self._book.run(seq)
+        return _InFlight(step, seqs, admitted, is_second_try)
+
+    def launch(self, step: PlannedStep) -> None:
+        """Hands a reserved step to the runner. If the runner refuses it, the step is abandoned and tried again by half."""
+        flight = self._take_reserved(step)
+        plan_id = step.plan.plan_id
+        self._in_flight.append(flight)
+        self._book.oldest_in_flight = self._in_flight[0].step.plan.plan_id
+        for seq in flight.seqs:
+            seq.last_plan = plan_id
+        self._book.count_overtakes(flight.admitted)
+        self._count_launch(flight)
+        try:
+            flight.launch = self._runner.launch(step.plan, step.reservation)
+        except RunnerError as error:
+            self._kv.launch(plan_id, _PASSED)
+            self.abandon(plan_id, str(error))
+            return
+        self._kv.launch(plan_id, flight.launch.fence)
+
+    def rollback(self, step: PlannedStep) -> None:
+        """Undoes `reserve`; preemptions that made room for it stay."""
+        flight = self._take_reserved(step)
+        self._kv.rollback(step.plan.plan_id)
+        self.counters.rolled_back += 1
+        self._withdraw(flight)
+
+    def commit(self, result: StepResult) -> None:
+        """Applies a result, or drops it whole if its plan is not in flight, or keeps it until its turn has come.
+
+        Raises ProtocolError, and changes nothing, if the result is not what its plan asked for.
+        """
+        flight = next((each for each in self._in_flight if each.step.plan.plan_id == result.plan_id), None)
+        if flight is None or result.generation != self._book.generation:
+            self.counters.dropped_results += 1
+            self._tell(Event(EventKind.RESULT_DROPPED, plan_id=result.plan_id))
+            return
+        self._check_result(flight.step.plan, result)
+        self._early.setdefault(result.plan_id, result)
+        while self._in_flight and (due := self._early.pop(self._in_flight[0].step.plan.plan_id, None)) is not None:
+            flight = self._in_flight.popleft()
+            self._book.oldest_in_flight = self._in_flight[0].step.plan.plan_id if self._in_flight else None
+            if flight.is_second_try:
+                self._book.only = None
+            self._confirm(flight, due)
+
+    def abandon(self, plan_id: int, reason: str) -> bool:
+        """The plan and every later one are lost; its rows are tried once more by half. False if it is not in flight."""
+        self._require_no_reservation()
+        abandoned = self._kv.abandon(plan_id, reason)
+        if not abandoned:
+            return False
+        lost = [self._in_flight.pop() for _ in abandoned]
+        self._book.oldest_in_flight = self._in_flight[0].step.plan.plan_id if self._in_flight else None
+        for flight in lost:
+            self._early.pop(flight.step.plan.plan_id, None)
+            self.counters.abandoned += 1
+            self._withdraw(flight)
+        culprit = lost[-1]
+        current = [seq for seq, row in zip(culprit.seqs, culprit.step.plan.row_ids(), strict=True) if seq.row_id == row]
+        self._try_half(current, culprit.is_second_try, reason)
+        return True
+
+    def reset_cache(self) -> None:
+        """Empties the prefix index. Results in flight stay valid but publish nothing."""
+        self._require_no_reservation()
+        self._kv.reset_cache()
+
+    def restart(self) -> None:
+        """A new generation: memory starts anew, results in flight are void, live requests begin again."""
+        self._require_no_reservation()
+        book = self._book
+        book.generation += 1
+        book.oldest_in_flight = None
+        book.only = None
+        self._in_flight.clear()
+        self._early.clear()
+        self._kv.restart()
+        for seq in list(book.running):
+            book.leave(seq)
+            seq.begin_again()
+            book.waiting.add(seq)
+
+    # ---- results --------------------------------------------------------------------------------------------------------
+
+    def _land_oldest(self) -> None:
+        flight = self._in_flight[0]
+        assert flight.launch is not None  # launched steps have one
+        try:
+            result = flight.launch.result()
+            self.commit(result)
+        except (RunnerError, ProtocolError) as error:
+            self.abandon(flight.step.plan.plan_id, str(error))
+
+    def _check_result(self, plan: Plan, result: StepResult) -> None:
+        planned = list(
+            zip([each.request_id for each in plan.requests], plan.choices, plan.incarnations, plan.epochs, strict=True)
+        )
+        if list(result.rows) != planned:
+            raise ProtocolError(f"the result of plan {plan.plan_id} must name the plan's rows in their order")
+        vocab_size = self.config.vocab_size
+        if [len(tokens) for tokens in result.tokens] != list(plan.samples) or any(
+            not 0 <= tokens[0] < vocab_size for tokens in result.tokens if tokens
+        ):
+            raise ProtocolError(
+                f"each sampling row of plan {plan.plan_id} must yield one token of the vocabulary and the others none, "
+                f"found {result.tokens}"
+            )
+
+    def _confirm(self, flight: _InFlight, result: StepResult) -> None:
+        """The result of the oldest plan: first what it wrote is confirmed, then its tokens are applied row by row."""
+        plan = flight.step.plan
+        self._kv.commit(plan.plan_id)
+        self.counters.committed += 1
+        parents = []
+        for seq, epoch, count, tokens in zip(flight.seqs, plan.epochs, plan.num_tokens, result.tokens, strict=True):
+            if seq.epoch != epoch:
+                self.counters.dropped_rows += 1
+                if self._observe is not None:
+                    row = RowId(seq.request.request_id, seq.choice, seq.incarnation, epoch)
+                    self._tell(Event(EventKind.ROW_DROPPED, row, plan.plan_id))
+                continue
+            seq.rows.popleft()
+            seq.committed_len += count
+            if tokens:
+                self._emit(seq, tokens, plan.plan_id)
+            elif seq.pending_forks and not seq.rows and seq.committed_len == seq.prompt_len - 1:
+                parents.append(seq)
+        for seq in parents:
+            self._fork(seq)
+
+    def _emit(self, seq: Sequence, tokens: tuple[int, ...], plan_id: int) -> None:
+        """Applies sampled tokens up to the end of the choice; what lies behind it is dropped."""
+        index = len(seq.tokens) - seq.prompt_len
+        reason = None
+        for token in tokens:
+            seq.tokens.append(token)
+            reason = seq.finish_reason_after(token)
+            if reason is not None:
+                break
+        emitted = tuple(seq.tokens[seq.prompt_len + index :])
+        self.counters.emitted_tokens += len(emitted)
+        if self._observe is not None:
+            self._tell(Event(EventKind.EMITTED, seq.row_id, plan_id, tokens=len(emitted)))
+        request_id = seq.request.request_id
+        self._outbox.append(Output(request_id, seq.choice, seq.incarnation, index, emitted, reason))
+        if reason is not None:
+            self._close(self._book.live[request_id], seq, reason)
+
+    def _fork(self, parent: Sequence) -> None:
+        """Splits a choice whose prompt, but for its last token, is committed: the others share its blocks."""
+        live = self._book.live[parent.request.request_id]
+        for choice in range(1, parent.pending_forks + 1):
+            child = Sequence(parent.request, choice, parent.incarnation, parent.ordinal, parent.namespace)
+            child.is_aged = parent.is_aged
+            child.committed_len = parent.committed_len
+            child.last_plan = parent.last_plan
+            self._kv.fork(parent.table, child.table)
+            self._book.enter(live, child)
+            self._book.run(child)
+            self._tell(Event(EventKind.FORKED, child.row_id, blocks=tuple(child.table.blocks)))
+        parent.pending_forks = 0
+
+    # ---- ends, preemption, failure --------------------------------------------------------------------------------------
+
+    def _close(self, live: LiveRequest, seq: Sequence, reason: FinishReason) -> None:
+        """Takes an existing choice out of everything. Its last output has been written by the caller."""
+        self._tell(Event(EventKind.FINISHED, seq.row_id, reason=reason.value))
+        self._kv.release(seq.table, seq.row_id)
+        self._book.leave(seq)
+        seq.end()
+        self.counters.finished[reason] = self.counters.finished.get(reason, 0) + 1
+        self._book.close_choice(live, seq.choice)
+
+    def _end_request(self, live: LiveRequest, reason: FinishReason, message: str = "") -> None:
+        """Ends every choice that has not ended, those included that were never forked."""
+        for choice in sorted(live.open_choices):
+            seq = live.choices.get(choice)
+            emitted = len(seq.tokens) - seq.prompt_len if seq is not None else 0
+            request_id = live.request.request_id
+            self._outbox.append(Output(request_id, choice, live.incarnation, emitted, (), reason, message))
+            if seq is not None:
+                self._close(live, seq, reason)
+                continue
+            self._tell(Event(EventKind.FINISHED, RowId(request_id, choice, live.incarnation, 0), reason=reason.value))
+            self.counters.finished[reason] = self.counters.finished.get(reason, 0) + 1
+            self._book.close_choice(live, choice)
+
+    def _expire(self) -> None:
+        deadlines = self._book.deadlines
+        while deadlines:
+            live = deadlines[0]
+            deadline_s = live.request.deadline_s
+            if deadline_s is None or deadline_s > self._clock.now():
+                return
+            self._end_request(live, FinishReason.DEADLINE)
+
+    def _preempt(self, seq: Sequence) -> RowId:
+        """A transaction of its own: the victim's blocks go, behind its plans in flight, and it waits to begin again."""
+        row = seq.row_id
+        self._tell(Event(EventKind.PREEMPTED, row))
+        self.counters.preempted += 1
+        self._kv.release(seq.table, row)
+        self._book.leave(seq)
+        seq.begin_again()
+        self._book.waiting.add(seq)
+        return row
+
+    def _try_half(self, seqs: list[Sequence], was_second_try: bool, reason: str) -> None:
+        """After a failed step: the first half of its rows is tried once more; the rows of a second try end."""
+        book = self._book
+        book.only = None
+        if not was_second_try:
+            book.only = frozenset(seqs[: -(-len(seqs) // 2)]) or None
+            return
+        for request_id in dict.fromkeys(seq.request.request_id for seq in seqs):
+            live = book.live.get(request_id)
+            if live is not None:
+                self._end_request(live, FinishReason.ERROR, reason)
+
+    def _withdraw(self, flight: _InFlight) -> None:
+        """A step that was rolled back or abandoned has no rows any more; whom it admitted waits again."""
+        for seq, row in zip(flight.seqs, flight.step.plan.row_ids(), strict=True):
+            if seq.row_id == row:
+                seq.rows.pop()
+        for seq in flight.admitted:
+            if seq.status is Status.RUNNING and not seq.table.blocks:
+                self._book.leave(seq)
+                seq.status = Status.WAITING
+                seq.committed_len = 0
+                self._book.waiting.add(seq)
+
+    def _require_no_reservation(self) -> None:
+        if self._reserved is not None:
+            raise ProtocolError("a reserved step must be launched or rolled back before anything else")
+
+    def _take_reserved(self, step: PlannedStep) -> _InFlight:
+        flight = self._reserved
+        if flight is None or flight.step is not step:
+            raise ProtocolError("only the step that was reserved last can be launched or rolled back, once")
+        self._reserved = None
+        return flight
+
+    # ---- windows ----------------------------------------------------------------------------------------------------------
+
+    def lookup(self, request: Request) -> tuple[int, ...]:
+        """The blocks that the request would find in the prefix cache if it were admitted now."""
+        seq = Sequence(request, 0, 0, 0, self._book.namespace(request))
+        return self._kv.lookup(seq.table, (seq.goal_len - 1) // self.config.block_size)
+
+    def snapshot(self) -> Snapshot:
+        """Everything the harness may see. Copies; changes nothing."""
+        kv, book = self._kv, self._book
+        size = self.config.block_size
+        sources = kv.sources()
+        return Snapshot(
+            size,
+            self.config.num_blocks,
+            book.generation,
+            kv.cache_generation,
+            kv.pool.free_order(),
+            dict(kv.index.entry_of),
+            tuple(kv.pool.ref_counts),
+            kv.reservations(),
+            kv.pinned,
+            dict(kv.pool.quarantine),
+            kv.plans_in_flight,
+            kv.unsettled,
+            tuple([seq.snapshot(size, None) for seq in book.waiting]),
+            tuple([seq.snapshot(size, sources.get(seq.table)) for seq in book.running]),
+        )
+
+    def _count_launch(self, flight: _InFlight) -> None:
+        plan, reservation = flight.step.plan, flight.step.reservation
+        counters = self.counters
+        counters.launched += 1
+        counters.scheduled_tokens += len(reservation.slots)
+        counters.evicted += len(reservation.evicted)
+        if flight.admitted:
+            counters.cached_tokens += sum([len(hits) for hits in plan.hit_blocks]) * self.config.block_size
+
+    def _tell(self, event: Event) -> None:
+        if self._observe is not None:
+            self._observe(event)
+
+
+class _Passed:
+    """The fence of a step that never reached the device."""
+
+    def has_passed(self) -> bool:
+        return True
+
+
+_PASSED = _Passed()

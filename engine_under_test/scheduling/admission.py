@@ -1,0 +1,175 @@
+"""Decides who may enter: at the door (is the request possible at all?) and from the queue into a plan.
+
+Never orders and never changes anything.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from engine_under_test.config import EngineConfig
+from engine_under_test.sequence import Sequence
+from engine_under_test.types import Adapter, RefusalReason, Request
+
+if TYPE_CHECKING:
+    from engine_under_test.scheduling.scheduler import View
+
+Refusal = tuple[RefusalReason, str]
+
+_MAX_SEED = 2**64 - 1
+_MAX_NOISE_WORD = 2**32 - 1  # choice and position are 32-bit words of a noise address
+
+
+def refusal_at_the_door(request: Request, config: EngineConfig, now: float) -> Refusal | None:
+    """Why this engine can never run `request`, or None. The message names rule, found, expected and remedy."""
+    for rule in (_refuse_parameters, _refuse_prompt, _refuse_media, _refuse_adapter, _refuse_length):
+        refusal = rule(request, config)
+        if refusal is not None:
+            return refusal
+    if request.deadline_s is not None and request.deadline_s <= now:
+        return RefusalReason.DEADLINE_PASSED, (
+            f"deadline_s must lie ahead of the engine's clock, found {request.deadline_s} at {now}; send a later deadline"
+        )
+    return None
+
+
+def _is_int(value: object, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def _refuse_parameters(request: Request, config: EngineConfig) -> Refusal | None:
+    sampling = request.sampling
+    checks: tuple[tuple[str, object, bool, str], ...] = (
+        ("max_tokens", sampling.max_tokens, _is_int(sampling.max_tokens, 1, _MAX_NOISE_WORD), "an integer of at least 1"),
+        (
+            "min_tokens",
+            sampling.min_tokens,
+            _is_int(sampling.min_tokens, 0, _MAX_NOISE_WORD) and sampling.min_tokens <= sampling.max_tokens,
+            "an integer between 0 and max_tokens",
+        ),
+        (
+            "temperature",
+            sampling.temperature,
+            _is_finite(sampling.temperature) and sampling.temperature >= 0,
+            "a finite number of at least 0",
+        ),
+        ("seed", sampling.seed, _is_int(sampling.seed, 0, _MAX_SEED), "an integer between 0 and 2**64 - 1"),
+        ("n", sampling.n, _is_int(sampling.n, 1, config.max_num_seqs), f"an integer between 1 and {config.max_num_seqs}"),
+        ("priority", request.priority, _is_int(request.priority, -(2**31), 2**31), "an integer of 32 bits"),
+        ("arrival_s", request.arrival_s, _is_finite(request.arrival_s), "a finite number"),
+        ("deadline_s", request.deadline_s, request.deadline_s is None or _is_finite(request.deadline_s), "a finite number"),
+    )
+    for name, found, is_good, expected in checks:
+        if not is_good:
+            return RefusalReason.OUT_OF_RANGE, f"{name} must be {expected}, found {found!r}; correct it and send again"
+    for token in sampling.stop_token_ids:
+        if not _is_int(token, 0, config.vocab_size - 1):
+            return RefusalReason.TOKEN_OUT_OF_VOCABULARY, _vocabulary_message("stop token", token, config)
+    return None
+
+
+def _is_finite(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]  # the type was just tested
+
+
+def _vocabulary_message(what: str, token: object, config: EngineConfig) -> str:
+    return f"a {what} must be an integer between 0 and {config.vocab_size - 1}, found {token!r}; check the tokenizer"
+
+
+def _refuse_prompt(request: Request, config: EngineConfig) -> Refusal | None:
+    if not request.prompt:
+        return RefusalReason.EMPTY_PROMPT, "a prompt must have at least one token, found none; send at least one"
+    vocab_size = config.vocab_size
+    for token in request.prompt:
+        if type(token) is not int or not 0 <= token < vocab_size:
+            return RefusalReason.TOKEN_OUT_OF_VOCABULARY, _vocabulary_message("prompt token", token, config)
+    return None
+
+
+def _refuse_media(request: Request, config: EngineConfig) -> Refusal | None:
+    del config
+    end = 0
+    for item in sorted(request.media, key=lambda each: each.start):
+        if not (_is_int(item.length, 1, len(request.prompt)) and _is_int(item.start, end, len(request.prompt) - item.length)):
+            return RefusalReason.OUT_OF_RANGE, (
+                f"media items must lie inside the prompt of {len(request.prompt)} tokens without overlap and with a length of "
+                f"at least 1, found {item.digest!r} at {item.start} with length {item.length}; correct its place"
+            )
+        end = item.start + item.length
+    return None
+
+
+def _refuse_adapter(request: Request, config: EngineConfig) -> Refusal | None:
+    if request.adapter is not None and request.adapter not in config.adapters:
+        listed = ", ".join(f"{each.name} version {each.version}" for each in config.adapters) or "none"
+        return RefusalReason.UNKNOWN_ADAPTER, (
+            f"an adapter must be listed in the configuration by name and version, found {request.adapter.name!r} version "
+            f"{request.adapter.version}, listed: {listed}; list it or name another"
+        )
+    return None
+
+
+def _refuse_length(request: Request, config: EngineConfig) -> Refusal | None:
+    needed = len(request.prompt) + request.sampling.max_tokens - 1
+    slots = config.num_blocks * config.block_size
+    if needed > slots:
+        return RefusalReason.TOO_LONG, (
+            f"prompt + max_tokens - 1 must fit in the pool of {slots} slots, found {needed}; shorten one of them or enlarge "
+            f"num_blocks"
+        )
+    if not config.chunking and needed > config.max_tokens_per_step:
+        return RefusalReason.TOO_LONG, (
+            f"without chunking, prompt + max_tokens - 1 must fit in a step of {config.max_tokens_per_step} tokens (it may be "
+            f"computed anew after a preemption), found {needed}; shorten one of them or raise max_tokens_per_step"
+        )
+    return None
+
+
+@dataclass(slots=True)
+class Room:
+    """What is left for a plan in the making. ``promised``: blocks that running prefills will still need."""
+
+    budget: int  # tokens
+    rows: int
+    free: int  # blocks
+    seats: int
+    promised: int = 0
+    is_alone: bool = False  # nothing is running and nothing planned yet
+    adapters: set[Adapter] = field(default_factory=set)
+    revived: set[int] = field(default_factory=set)  # free blocks that rows of this plan hit
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Admitted with these hits, to compute ``num_tokens`` behind them."""
+
+    hits: tuple[int, ...]
+    num_tokens: int
+
+
+def try_to_enter(view: View, seq: Sequence, room: Room) -> Entry | None:
+    """Whether the first of the queue may enter the plan; None leaves it, and everybody behind it, waiting.
+
+    Beside running sequences the whole of it must fit, not only this step's chunk: one admitted on the blocks of one chunk
+    would be preempted at the next (resume-preempt thrash). Alone it may begin with what is there.
+    """
+    config = view.config
+    if room.rows < 1 or room.budget < 1 or room.seats < seq.num_seats or not view.has_landed(seq):
+        return None
+    if seq.adapter is not None and seq.adapter not in room.adapters and len(room.adapters) >= config.max_active_adapters:
+        return None
+    size = config.block_size
+    hits = view.hits(seq)
+    free = room.free - sum(view.is_free(block) and block not in room.revived for block in hits)
+    goal = seq.goal_len
+    start = len(hits) * size
+    num_tokens = min(goal - start, room.budget, free * size)
+    if num_tokens < 1 or (not config.chunking and num_tokens < goal - start):
+        return None
+    if not room.is_alone:
+        whole = -(-min(len(seq.tokens) + 1, seq.max_len) // size) - len(hits) + 2 * seq.pending_forks
+        if whole > free - room.promised:
+            return None
+    return Entry(hits, num_tokens)

@@ -1,0 +1,255 @@
+"""Chooses victims and writes the next plan: two pure functions of a live, read-only view.
+
+They change nothing and may be asked again. State changes only in `engine.py`, which applies what is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Sequence as Items
+from typing import Protocol
+
+from engine_under_test.config import EngineConfig
+from engine_under_test.scheduling.admission import Room, try_to_enter
+from engine_under_test.scheduling.policy import next_waiting
+from engine_under_test.sequence import Sequence
+from engine_under_test.types import Plan
+
+
+class View(Protocol):
+    """What a decision may look at. Never a copy: it shows the state at the moment of asking."""
+
+    @property
+    def config(self) -> EngineConfig: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def next_plan_id(self) -> int: ...
+    @property
+    def running(self) -> Items[Sequence]:
+        """In the declared order, first the one that is preempted last."""
+
+    @property
+    def waiting(self) -> Items[Sequence]:
+        """In the declared order."""
+
+    @property
+    def only(self) -> Collection[Sequence] | None:
+        """If not None, nothing but these may be planned (the half of a failed step that is tried again)."""
+
+    @property
+    def num_free(self) -> int: ...
+    @property
+    def num_quarantined(self) -> int: ...
+    @property
+    def ref_counts(self) -> Items[int]: ...
+    def is_free(self, block: int) -> bool: ...
+    def hits(self, seq: Sequence) -> tuple[int, ...]:
+        """What a waiting sequence would find in the prefix cache (KV-13 applied). Memoised, pure."""
+
+    def has_landed(self, seq: Sequence) -> bool:
+        """No plan launched for the sequence before it last began to wait is still in flight."""
+
+
+class Scheduler:
+    """A namespace for the decisions, so that another scheduler can be handed to an engine."""
+
+    __slots__ = ()
+
+    def choose_victims(self, view: View) -> tuple[Sequence, ...]:
+        """Whom to preempt, in this order, so that every running sequence that stays can compute its next token.
+
+        From the last in order, never the first. Blocks in quarantine count as coming: no further victim is taken while they
+        cover the need.
+        """
+        size = view.config.block_size
+        ref_counts = view.ref_counts
+        running = view.running
+        need = 0
+        for seq in running:
+            start = seq.scheduled_len if seq.rows else seq.committed_len
+            blocks = seq.table.blocks
+            if start >= len(blocks) * size or (start % size and ref_counts[blocks[start // size]] > 1):
+                need += start < seq.goal_len
+        available = view.num_free + view.num_quarantined
+        if need <= available:
+            return ()
+        victims: list[Sequence] = []
+        left: dict[int, int] = {}
+        for seq in reversed(running[1:]):
+            if need <= available:
+                break
+            victims.append(seq)
+            need -= _blocks_for(seq, seq.scheduled_len, 1, size, ref_counts)
+            for block in seq.table.blocks:
+                left[block] = left.get(block, ref_counts[block]) - 1
+                available += left[block] == 0
+        return tuple(victims)
+
+    def plan(self, view: View) -> Plan | None:
+        """The next step: decodes first (each has a place), then running prefills, then whoever may enter; None if nothing."""
+        config = view.config
+        rows = _Rows()
+        room = Room(
+            budget=config.max_tokens_per_step,
+            rows=config.max_num_seqs if config.batching else 1,
+            free=view.num_free,
+            seats=config.max_num_seqs,
+            is_alone=not view.running,
+        )
+        _plan_running(view, rows, room)
+        _plan_waiting(view, rows, room)
+        return rows.to_plan(view) if rows.seqs else None
+
+
+class _Rows:
+    """A plan in the making."""
+
+    __slots__ = ("counts", "hits", "seqs", "starts")
+
+    def __init__(self) -> None:
+        self.seqs: list[Sequence] = []
+        self.starts: list[int] = []
+        self.counts: list[int] = []
+        self.hits: list[tuple[int, ...]] = []
+
+    def add(self, seq: Sequence, start: int, count: int, hits: tuple[int, ...]) -> None:
+        self.seqs.append(seq)
+        self.starts.append(start)
+        self.counts.append(count)
+        self.hits.append(hits)
+
+    def to_plan(self, view: View) -> Plan:
+        seqs, starts, counts = self.seqs, self.starts, self.counts
+        token_ids: list[int] = []
+        pending: list[int] = []
+        samples: list[bool] = []
+        for seq, start, count in zip(seqs, starts, counts, strict=True):
+            tokens = seq.tokens
+            known = len(tokens)
+            end = start + count
+            if count == 1 and end <= known:
+                token_ids.append(tokens[start])
+            else:
+                token_ids += tokens[start:end]
+            pending.append(1 if end > known else 0)
+            samples.append(end >= known and not seq.pending_forks)
+        return Plan(
+            view.next_plan_id,
+            view.generation,
+            tuple([seq.request for seq in seqs]),
+            tuple([seq.choice for seq in seqs]),
+            tuple([seq.incarnation for seq in seqs]),
+            tuple([seq.epoch for seq in seqs]),
+            tuple(starts),
+            tuple(counts),
+            tuple(token_ids),
+            tuple(pending),
+            tuple(samples),
+            tuple(self.hits),
+        )
+
+
+def _blocks_for(seq: Sequence, start: int, count: int, size: int, ref_counts: Items[int]) -> int:
+    """Free blocks that computing ``start .. start + count - 1`` takes, a copy on write included."""
+    if start >= seq.goal_len:
+        return 0
+    blocks = seq.table.blocks
+    number, offset = divmod(start, size)
+    copies = 1 if offset and ref_counts[blocks[number]] > 1 else 0
+    return max(-(-(start + count) // size) - len(blocks), 0) + copies
+
+
+def _plan_running(view: View, rows: _Rows, room: Room) -> None:
+    """Decodes in order, then prefills in order. A row without blocks now waits for the quarantine."""
+    size = view.config.block_size
+    ref_counts = view.ref_counts
+    only = view.only
+    free = room.free
+    limit = min(room.rows, room.budget)
+    prefills: list[tuple[Sequence, int]] = []
+    seqs, starts = rows.seqs, rows.starts
+    for seq in view.running:
+        if seq.adapter is not None:
+            room.adapters.add(seq.adapter)
+        room.seats -= seq.num_seats
+        if only is not None and seq not in only:
+            continue
+        start = seq.scheduled_len if seq.rows else seq.committed_len
+        remaining = seq.goal_len - start
+        if remaining != 1:
+            if remaining > 1:
+                prefills.append((seq, start))
+            continue
+        if len(seqs) >= limit:
+            continue
+        blocks = seq.table.blocks
+        if start >= len(blocks) * size or (start % size and ref_counts[blocks[start // size]] > 1):
+            if free < 1:
+                continue
+            free -= 1
+        seqs.append(seq)
+        starts.append(start)
+    count = len(seqs)
+    rows.counts = [1] * count
+    rows.hits = [()] * count
+    room.free = free
+    room.rows -= count
+    room.budget -= count
+    _plan_prefills(view, prefills, rows, room)
+
+
+def _plan_prefills(view: View, prefills: list[tuple[Sequence, int]], rows: _Rows, room: Room) -> None:
+    """Each gets as much as budget and blocks allow, but leaves one token's blocks to each one behind it."""
+    size = view.config.block_size
+    ref_counts = view.ref_counts
+    minimal = [_blocks_for(seq, start, 1, size, ref_counts) for seq, start in prefills]
+    behind = sum(minimal)
+    for (seq, start), least in zip(prefills, minimal, strict=True):
+        behind -= least
+        remaining = seq.goal_len - start
+        count = min(remaining, room.budget)
+        available = max(room.free - behind, 0)
+        if _blocks_for(seq, start, count, size, ref_counts) > available:
+            copies = _blocks_for(seq, start, 1, size, ref_counts) if start % size else 0
+            count = (len(seq.table.blocks) + available - copies) * size - start
+        whole = -(-min(len(seq.tokens) + 1, seq.max_len) // size) - len(seq.table.blocks)
+        if count >= 1 and room.rows >= 1 and (view.config.chunking or count == remaining):
+            taken = _blocks_for(seq, start, count, size, ref_counts)
+            rows.add(seq, start, count, ())
+            room.free -= taken
+            room.rows -= 1
+            room.budget -= count
+            whole -= taken
+        room.promised += max(whole, 0) + 2 * seq.pending_forks
+
+
+def _plan_waiting(view: View, rows: _Rows, room: Room) -> None:
+    """Whoever may enter, strictly in order: the first that may not keeps everybody behind it out (SC-8)."""
+    config = view.config
+    only = view.only
+    size = config.block_size
+    admitted: list[Sequence] = []
+    waiting = view.waiting
+    while waiting:
+        seq = next_waiting(config.order, waiting, admitted, config.max_overtakes)
+        if seq is None or (only is not None and seq not in only):
+            return
+        entry = try_to_enter(view, seq, room)
+        if entry is None:
+            return
+        start = len(entry.hits) * size
+        rows.add(seq, start, entry.num_tokens, entry.hits)
+        admitted.append(seq)
+        fresh = {block for block in entry.hits if view.is_free(block)} - room.revived
+        room.revived |= fresh
+        taken = -(-(start + entry.num_tokens) // size) - len(entry.hits)
+        room.free -= len(fresh) + taken
+        room.rows -= 1
+        room.budget -= entry.num_tokens
+        room.seats -= seq.num_seats
+        room.is_alone = False
+        whole = -(-min(len(seq.tokens) + 1, seq.max_len) // size) - len(entry.hits) - taken
+        room.promised += max(whole, 0) + 2 * seq.pending_forks
+        if seq.adapter is not None:
+            room.adapters.add(seq.adapter)
