@@ -67,12 +67,13 @@ class EventReach:
         self._came_early: set[int] = set()
         self._unsent: set[str] = set()
         self._has_drained = False
+        self._is_refusing = False
 
     def see(self, op: Op, events: Iterable[Event]) -> None:
         """One operation and the events that it caused, in order."""
         if op.kind is OpKind.ABORT:
             self._abort(op.request_id)
-        batch = tuple(events)
+        batch = _hits_first(events)
         if self._does_plan(op):
             self._trap()
         if op.kind is OpKind.LAND and 0 < op.k < len(self._flying):
@@ -87,6 +88,10 @@ class EventReach:
             self._unsent.clear()
         if op.kind is OpKind.DRAIN:
             self._has_drained = True
+        elif op.kind is OpKind.RESTART:
+            self._restart()
+        elif op.kind is OpKind.REFUSE_BLOCK:
+            self._is_refusing = op.k >= 1
 
     # Operations.
 
@@ -252,10 +257,16 @@ class EventReach:
             if index < len(table):
                 self._content[table[index]] = _content(choice.request, (index + 1) * size)
 
-    def _undone(self, event: Event, _op: Op) -> None:
+    def _undone(self, event: Event, op: Op) -> None:
         """Rolled back or abandoned: what was planned is not; an abandoned plan's blocks come back by their own events."""
         plan_id = event.plan_id
-        self._count(Reach.ROLLED_BACK if event.kind is EventKind.ROLLED_BACK else Reach.ABANDONED)
+        if event.kind is EventKind.ABANDONED:
+            self._count(Reach.ABANDONED)
+        elif op.kind is OpKind.ROLLBACK:
+            self._count(Reach.ROLLED_BACK)
+        elif self._is_refusing:
+            self._count(Reach.REFUSED_BLOCK)
+            self._is_refusing = False
         if plan_id is None:
             return
         if plan_id in self._flying:
@@ -314,11 +325,8 @@ class EventReach:
     def _row_dropped(self, _event: Event, _op: Op) -> None:
         self._count(Reach.ROW_DROPPED)
 
-    def _reset(self, _event: Event, op: Op) -> None:
+    def _reset(self, _event: Event, _op: Op) -> None:
         self._indexed.clear()
-        if op.kind is OpKind.RESTART:
-            self._restart()
-            return
         self._count(Reach.RESET_IN_FLIGHT if self._flying else Reach.RESET_IDLE)
 
     def _restart(self) -> None:
@@ -330,6 +338,22 @@ class EventReach:
         self._free = dict.fromkeys(range(1, self._caps.num_blocks + 1))
         for choice in self._choices.values():
             choice.start_over()
+
+
+def _hits_first(events: Iterable[Event]) -> tuple[Event, ...]:
+    """The events with each row's hits and new blocks before its SCHEDULED, whichever order the target tells them in."""
+    batch = list(events)
+    for kind in (EventKind.RESERVED, EventKind.HIT):
+        for event in [each for each in batch if each.kind is kind]:
+            ahead = [
+                place
+                for place, each in enumerate(batch)
+                if each.kind is EventKind.SCHEDULED and (each.row, each.plan_id) == (event.row, event.plan_id)
+            ]
+            if ahead and ahead[0] < batch.index(event):
+                batch.remove(event)
+                batch.insert(ahead[0], event)
+    return tuple(batch)
 
 
 _DELIVERING = frozenset({OpKind.DELIVER, OpKind.STEP, OpKind.DRAIN})

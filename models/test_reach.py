@@ -195,8 +195,12 @@ GOOD_AND_BAD: dict[Reach, tuple[Story, Story]] = {
         [*HELD, (Op(OpKind.ABANDON), [])],
     ),
     Reach.RESTARTED: (
-        [*HELD, (RESTART, [Event(EventKind.CACHE_RESET)])],
-        [*HELD, (RESET, [Event(EventKind.CACHE_RESET)])],
+        [*HELD, (RESTART, [])],
+        [*HELD, (RESET, [])],
+    ),
+    Reach.REFUSED_BLOCK: (
+        [*HELD, (Op(OpKind.REFUSE_BLOCK, k=1), []), (PLAN, [Event(EventKind.ROLLED_BACK, plan_id=2)])],
+        [*HELD, (Op(OpKind.REFUSE_BLOCK, k=0), []), (PLAN, [Event(EventKind.ROLLED_BACK, plan_id=2)])],
     ),
     Reach.DEADLINE: (
         [*HELD, (STEP, [finished("a", FinishReason.DEADLINE)])],
