@@ -3,3 +3,59 @@
 Here: types and seams first, then `engine.py`, the only place that changes state. Not here: anything that checks it.
 Start reading at `types.py`, then `engine.py`.
 """
+
+from engine_under_test.config import EngineConfig, Order
+from engine_under_test.engine import Engine, SystemClock
+from engine_under_test.errors import AssayError, BadInput, ConfigError, OutOfBlocks, ProtocolError, RunnerError
+from engine_under_test.execution.fingerprint import FingerprintRunner
+from engine_under_test.execution.runner import Launch, Runner
+from engine_under_test.types import (
+    Adapter,
+    Admission,
+    Counters,
+    Event,
+    EventKind,
+    FinishReason,
+    Media,
+    Output,
+    Plan,
+    PlannedStep,
+    RefusalReason,
+    Request,
+    Reservation,
+    SamplingParams,
+    Snapshot,
+    StepResult,
+)
+
+__all__ = [
+    "Adapter",
+    "Admission",
+    "AssayError",
+    "BadInput",
+    "ConfigError",
+    "Counters",
+    "Engine",
+    "EngineConfig",
+    "Event",
+    "EventKind",
+    "FingerprintRunner",
+    "FinishReason",
+    "Launch",
+    "Media",
+    "Order",
+    "OutOfBlocks",
+    "Output",
+    "Plan",
+    "PlannedStep",
+    "ProtocolError",
+    "RefusalReason",
+    "Request",
+    "Reservation",
+    "Runner",
+    "RunnerError",
+    "SamplingParams",
+    "Snapshot",
+    "StepResult",
+    "SystemClock",
+]

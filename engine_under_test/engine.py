@@ -339,17 +339,17 @@ class Engine:
         """Applies sampled tokens up to the end of the choice; what lies behind it is dropped."""
         index = len(seq.tokens) - seq.prompt_len
         reason = None
-        for token in tokens:
+        for count, token in enumerate(tokens, 1):
             seq.tokens.append(token)
             reason = seq.finish_reason_after(token)
             if reason is not None:
+                tokens = tokens[:count]
                 break
-        emitted = tuple(seq.tokens[seq.prompt_len + index :])
-        self.counters.emitted_tokens += len(emitted)
+        self.counters.emitted_tokens += len(tokens)
         if self._observe is not None:
-            self._tell(Event(EventKind.EMITTED, seq.row_id, plan_id, tokens=len(emitted)))
+            self._tell(Event(EventKind.EMITTED, seq.row_id, plan_id, tokens=len(tokens)))
         request_id = seq.request.request_id
-        self._outbox.append(Output(request_id, seq.choice, seq.incarnation, index, emitted, reason))
+        self._outbox.append(Output(request_id, seq.choice, seq.incarnation, index, tokens, reason))
         if reason is not None:
             self._close(self._book.live[request_id], seq, reason)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from engine_under_test.kv.transaction import BlockTable
+from engine_under_test.kv.record import BlockTable
 from engine_under_test.types import Adapter, FinishReason, Request, RowId, SequenceSnapshot, Status
 
 

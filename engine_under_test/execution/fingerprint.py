@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, compress
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,7 @@ _LAUNCHES_REMEMBERED = 3
 Indices = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(NamedTuple):
     """The rows of a plan, flat. *Cells* are the positions 0 .. start + n - 1 of each row, row after row; *new* are the
     positions that the plan computes, row after row."""
 
@@ -128,18 +127,19 @@ class FingerprintRunner:
     def launch(self, plan: Plan, reservation: Reservation) -> FingerprintLaunch:
         """See `runner.Runner`."""
         ends = [start + num for start, num in zip(plan.starts, plan.num_tokens, strict=True)]
-        blocks_read = self._blocks_read(reservation, ends)
-        self._check(plan, reservation, blocks_read)
-        rows = self._lay_out(plan, reservation, ends, blocks_read)
+        tables = self._tables_read(reservation, ends)
+        blocks = list(chain.from_iterable(tables))
+        self._check(plan, reservation, blocks)
         launch = FingerprintLaunch(plan, tuple(accumulate(ends)), self._device)
-        for op in self._ops(reservation, blocks_read, partial(self._run, launch, plan, rows)):
+        rows = self._lay_out(plan, reservation, ends, tables, blocks)
+        for op in self._ops(reservation, blocks, partial(self._run, launch, plan, rows)):
             self._device.submit(op)
         launch._fence = self._device.fence()
         return launch
 
     # On the host, at launch
 
-    def _blocks_read(self, reservation: Reservation, ends: Sequence[int]) -> list[tuple[int, ...]]:
+    def _tables_read(self, reservation: Reservation, ends: Sequence[int]) -> list[tuple[int, ...]]:
         """The part of each table that the row reads: blocks of positions below start + n."""
         size = self._block_size
         found = []
@@ -153,66 +153,61 @@ class FingerprintRunner:
                 )
         return found
 
-    def _check(self, plan: Plan, reservation: Reservation, blocks_read: Sequence[tuple[int, ...]]) -> None:
+    def _check(self, plan: Plan, reservation: Reservation, blocks: Sequence[int]) -> None:
         """Refuses what would be an access out of bounds, or a plan and a reservation that do not belong together."""
         num_new = sum(plan.num_tokens)
-        num_slots, num_pages = len(self.store), len(self._pages)
-        found = {
-            "plan and reservation have the same identifier": plan.plan_id == reservation.plan_id,
-            "there is one table for each row": plan.num_rows == len(reservation.tables),
-            "each row computes at least one position": min(plan.num_tokens, default=1) >= 1,
-            "there is one slot for each position computed": num_new == len(reservation.slots),
-            "there is one token for each position computed, but for those in flight": (
-                num_new == len(plan.token_ids) + sum(plan.num_pending)
+        num_pages, copies = len(self._pages), reservation.copies
+        found = (
+            (plan.plan_id == reservation.plan_id, "plan and reservation have the same identifier"),
+            (plan.num_rows == len(reservation.tables), "there is one table for each row"),
+            (min(plan.num_tokens, default=1) >= 1, "each row computes at least one position"),
+            (num_new == len(reservation.slots), "there is one slot for each position computed"),
+            (
+                num_new == len(plan.token_ids) + sum(plan.num_pending),
+                "there is a token for each position, but for those in flight",
             ),
-            f"slots lie in 0 .. {num_slots - 1}": _lie_below(reservation.slots, num_slots),
-            f"tokens lie in 0 .. {self._vocab_size - 1}": _lie_below(plan.token_ids, self._vocab_size),
-            f"blocks lie in 0 .. {num_pages - 1}": (
-                all(_lie_below(blocks, num_pages) for blocks in blocks_read)
-                and _lie_below(reservation.fills, num_pages)
-                and all(_lie_below(copy[:2], num_pages) and copy.num_slots <= self._block_size for copy in reservation.copies)
-            ),
-        }
-        for rule, holds in found.items():
+            (_lie_below(reservation.slots, len(self.store)), "slots lie in the store"),
+            (_lie_below(plan.token_ids, self._vocab_size), "tokens lie in the vocabulary"),
+            (_lie_below(blocks, num_pages), "tables name blocks of the store"),
+            (_lie_below(reservation.fills, num_pages), "fills name blocks of the store"),
+            (all(_lie_below(copy[:2], num_pages) for copy in copies), "copies name blocks of the store"),
+            (all(copy.num_slots <= self._block_size for copy in copies), "a copy is no longer than a block"),
+        )
+        for holds, rule in found:
             if not holds:
                 raise RunnerError(f"plan {plan.plan_id} can not be launched: {rule}; found {plan} with {reservation}")
 
     def _lay_out(
-        self, plan: Plan, reservation: Reservation, ends: Sequence[int], blocks_read: Sequence[tuple[int, ...]]
+        self, plan: Plan, reservation: Reservation, ends: list[int], tables: Sequence[tuple[int, ...]], blocks: list[int]
     ) -> _Rows:
-        begins, shifts, num_cells, num_blocks = [], [], 0, 0
-        for end, blocks in zip(ends, blocks_read, strict=True):
-            begins.append(num_cells)
-            shifts.append(num_blocks * self._block_size - num_cells)  # from a cell to its place in the slots of all tables
-            num_cells += end
-            num_blocks += len(blocks)
-        self._grow(max(num_cells, len(plan.token_ids) + len(ends)), max(ends, default=0))
-        columns = np.array((ends, plan.starts, plan.num_tokens, begins, shifts), dtype=np.int64)
-        ends_, starts, nums, begins_, _ = columns
-        begin_of_cell, shift_of_cell = columns[3:].repeat(ends_, axis=1)
-        cells = self._counting[:num_cells]
-        table_slots = (
-            np.array(list(chain.from_iterable(blocks_read)), dtype=np.int64)[:, None] * self._block_size + self._offsets
+        size = self._block_size
+        row_begins = [0, *accumulate(ends)]
+        num_cells = row_begins.pop()
+        self._grow(num_cells + len(plan.token_ids), max(ends, default=0))
+        ends_, starts, nums, begins, num_blocks = np.array(
+            (ends, plan.starts, plan.num_tokens, row_begins, [len(table) for table in tables]), dtype=np.int64
         )
+        cells = self._counting[:num_cells]
+        table_slots = (np.array(blocks, dtype=np.int64)[:, None] * size + self._offsets).reshape(-1)
+        shifts = (num_blocks.cumsum() - num_blocks) * size - begins  # from a cell to its place among the slots of all tables
         row_of_new, positions = self._new_positions(starts, nums, len(reservation.slots))
         tokens, pending = _place_tokens(plan)
-        sampled = tuple(row for row, samples in enumerate(plan.samples) if samples)
         return _Rows(
-            begins=begins_,
+            begins=begins,
             ends=ends_,
-            slots_read=table_slots.reshape(-1).take(cells + shift_of_cell),
-            positions_read=cells - begin_of_cell,
+            slots_read=table_slots.take(cells + shifts.repeat(ends_)),
+            positions_read=cells - begins.repeat(ends_),
             slots_written=np.array(reservation.slots, dtype=np.int64),
             row_of_new=row_of_new,
             positions=positions.astype(np.uint64),
-            cell_of_new=begins_.take(row_of_new) + positions,
+            cell_of_new=begins.take(row_of_new) + positions,
             tokens=tokens,
             pending=pending,
             adapters=_adapters(plan, row_of_new),
             media=_media(plan),
-            row_ids=tuple(plan.row_ids()),
-            sampled=sampled,
-            draws=tuple(_draw(plan, row, ends[row]) for row in sampled),
+            row_ids=tuple(map(RowId, [r.request_id for r in plan.requests], plan.choices, plan.incarnations, plan.epochs)),
+            sampled=tuple(compress(range(len(ends)), plan.samples)),
+            draws=_draws(plan, ends),
         )
 
     def _new_positions(self, starts: Indices, nums: Indices, num_new: int) -> tuple[Indices, Indices]:
@@ -230,9 +225,7 @@ class FingerprintRunner:
         if num_positions > len(self._weights):
             self._weights = law.digest_weights(2 * num_positions)
 
-    def _ops(
-        self, reservation: Reservation, blocks_read: Sequence[tuple[int, ...]], run_rows: Callable[[], None]
-    ) -> Iterator[DeviceOp]:
+    def _ops(self, reservation: Reservation, blocks: list[int], run_rows: Callable[[], None]) -> Iterator[DeviceOp]:
         """Fills, copies, rows: what is in this step, with what each touches declared."""
         page = self._pages.__getitem__
         fills, copies = reservation.fills, reservation.copies
@@ -243,9 +236,8 @@ class FingerprintRunner:
             targets = frozenset(page(copy.target) for copy in copies)
             yield DeviceOp("copy", sources, targets, partial(self._copy, copies))
         size = self._block_size
-        reads = frozenset(map(page, chain.from_iterable(blocks_read)))
         writes = frozenset([page(slot // size) for slot in reservation.slots])
-        yield DeviceOp("rows", reads, writes, run_rows)
+        yield DeviceOp("rows", frozenset(map(page, blocks)), writes, run_rows)
 
     # On the device, now or later
 
@@ -344,6 +336,9 @@ def _media(plan: Plan) -> law.Words | None:
     return np.concatenate([law.media_words(request.media, start, num) for request, start, num in rows])
 
 
-def _draw(plan: Plan, row: int, position: int) -> Draw:
-    request = plan.requests[row]
-    return Draw(request.sampling, plan.choices[row], position, len(request.prompt))
+def _draws(plan: Plan, ends: Sequence[int]) -> tuple[Draw, ...]:
+    """One for each row that samples."""
+    rows = zip(plan.requests, plan.choices, ends, plan.samples, strict=True)
+    return tuple(
+        [Draw(request.sampling, choice, end, len(request.prompt)) for request, choice, end, samples in rows if samples]
+    )

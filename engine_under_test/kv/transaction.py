@@ -11,93 +11,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence as Items
-from typing import NamedTuple
 
 from engine_under_test.errors import OutOfBlocks, ProtocolError
 from engine_under_test.kv.block_pool import BlockPool
 from engine_under_test.kv.prefix_index import PrefixIndex, blake2b_16, media_in
+from engine_under_test.kv.record import BlockTable, Change, Eviction, Hit, Record, Take
 from engine_under_test.seams import BlockGate, Fence, Hasher, Observer
-from engine_under_test.types import BlockCopy, Event, EventKind, Media, Plan, PrefixEntry, Reservation, RowId
-
-
-class BlockTable:
-    """The blocks of one choice since its last (re)start, and what it needs to know to publish them.
-
-    ``blocks`` covers everything allocated; the first ``num_owned`` are owned, the others reserved by plans in flight.
-    ``tokens`` and ``keys`` are the choice's own growing lists: prompt plus output, and the keys of its full blocks as far
-    as they were computed. ``entries`` are the index entries of its first blocks.
-    """
-
-    __slots__ = (
-        "blocks",
-        "cache_generation",
-        "entries",
-        "is_released",
-        "keys",
-        "last_plan",
-        "media",
-        "namespace",
-        "num_owned",
-        "tokens",
-    )
-
-    def __init__(self, namespace: bytes, tokens: list[int], media: tuple[Media, ...], keys: list[bytes]) -> None:
-        self.namespace = namespace
-        self.tokens = tokens
-        self.media = media
-        self.keys = keys
-        self.blocks: list[int] = []
-        self.entries: list[PrefixEntry] = []
-        self.num_owned = 0
-        self.last_plan = 0  # the last launched plan that uses the blocks
-        self.cache_generation = 0
-        self.is_released = False
-
-
-class _Hit(NamedTuple):
-    block: int
-    was_free: bool
-    quarantined_until: int  # 0 unless it was in quarantine
-
-
-class _Eviction(NamedTuple):
-    entry: PrefixEntry
-    place: int
-    place_in_bucket: int
-
-
-class _Take(NamedTuple):
-    block: int
-    eviction: _Eviction | None
-
-
-class _Row:
-    """What one row of a plan changed in its table, so that it can be undone."""
-
-    __slots__ = ("copied_at", "hits", "num_blocks_before", "num_entries_before", "source", "table", "takes", "tokens_end")
-
-    def __init__(self, table: BlockTable, tokens_end: int) -> None:
-        self.table = table
-        self.tokens_end = tokens_end
-        self.num_blocks_before = len(table.blocks)
-        self.num_entries_before = len(table.entries)
-        self.hits: list[_Hit] = []
-        self.takes: list[_Take] = []
-        self.source: int | None = None  # a block copied on write; held until commit
-        self.copied_at = 0
-
-
-class _Record:
-    """A reserved or launched plan."""
-
-    __slots__ = ("filled", "is_launched", "plan", "quarantine_before", "rows")
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.rows: list[_Row] = []
-        self.is_launched = False
-        self.filled: list[int] = []  # taken from the pending fills
-        self.quarantine_before: dict[int, int] | None = None  # copied when a hit leaves quarantine
+from engine_under_test.types import BlockCopy, Event, EventKind, Plan, PrefixEntry, Reservation, RowId
 
 
 class KvTransaction:
@@ -120,7 +40,7 @@ class KvTransaction:
         self._gate = gate
         self._observe = observer
         self._has_prefix_cache = has_prefix_cache
-        self._in_flight: deque[_Record] = deque()
+        self._in_flight: deque[Record] = deque()
         self._unsettled: dict[int, Fence] = {}
         self._pending_fills: dict[int, None] = {}  # blocks that became empty and still hold old content
         self._pins: dict[int, int] = {}
@@ -185,13 +105,13 @@ class KvTransaction:
         found: dict[int, tuple[int, ...]] = {}
         for record in self._in_flight:
             held: list[int] = []
-            for row in record.rows:
-                table = row.table
+            for change in record.changes.values():
+                table = change.table
                 if not table.is_released:
-                    first = max(row.num_blocks_before, table.num_owned)
-                    held += table.blocks[first : -(-row.tokens_end // self.block_size)]
-                if row.source is not None:
-                    held.append(row.source if table.is_released else table.blocks[row.copied_at])
+                    first = max(change.num_blocks_before, table.num_owned)
+                    held += table.blocks[first : -(-change.end // self.block_size)]
+                if change.source is not None:
+                    held.append(change.source if table.is_released else table.blocks[change.copied_at])
             found[record.plan.plan_id] = tuple(held)
         return found
 
@@ -199,9 +119,9 @@ class KvTransaction:
         """For tables with copies in flight: (place in the table, source block), which the table owns until commit."""
         found: dict[BlockTable, list[tuple[int, int]]] = {}
         for record in self._in_flight:
-            for row in record.rows:
-                if row.source is not None and not row.table.is_released:
-                    found.setdefault(row.table, []).append((row.copied_at, row.source))
+            for change in record.changes.values():
+                if change.source is not None and not change.table.is_released:
+                    found.setdefault(change.table, []).append((change.copied_at, change.source))
         return found
 
     # ---- reserve and rollback ---------------------------------------------------------------------------------------
@@ -211,37 +131,24 @@ class KvTransaction:
 
         All hits are taken before any free block is: a block about to be hit must not be evicted for a row before it.
         """
-        record = _Record(plan)
+        record = Record(plan, tables)
+        for row, hits in enumerate(plan.hit_blocks):
+            if hits:
+                self._take_hits(record, row, hits)
         size = self.block_size
-        starts, counts = plan.starts, plan.num_tokens
-        rows = record.rows
-        for i, table in enumerate(tables):
-            row = _Row(table, starts[i] + counts[i])
-            rows.append(row)
-            if not table.blocks:
-                table.cache_generation = self.cache_generation
-            if plan.hit_blocks[i]:
-                self._take_hits(record, row, plan.hit_blocks[i])
         ref_counts = self.pool.ref_counts
         copies: list[BlockCopy] = []
-        evicted: list[int] = []
-        tables_out: list[tuple[int, ...]] = []
         slots: list[int] = []
-        new_blocks: list[tuple[int, ...]] = []
         try:
-            for row in rows:
-                table, end = row.table, row.tokens_end
+            for row, (table, start, end) in enumerate(zip(tables, plan.starts, record.ends, strict=True)):
                 blocks = table.blocks
-                start = starts[len(tables_out)]
-                number, offset = divmod(start, size)
+                number = start // size
+                offset = start - number * size
                 if offset and ref_counts[blocks[number]] > 1:
-                    row.source, row.copied_at = blocks[number], number
-                    blocks[number] = self._take(row, evicted)
-                    copies.append(BlockCopy(row.source, blocks[number], offset))
+                    copies.append(self._copy_on_write(record.change(row), number, offset))
                 while len(blocks) * size < end:
-                    blocks.append(self._take(row, evicted))
-                tables_out.append(tuple(blocks))
-                new_blocks.append(tuple([take.block for take in row.takes]) if row.takes else ())
+                    change = record.change(row)
+                    blocks.append(self._take(change))
                 if end - start == 1:
                     slots.append(blocks[number] * size + offset)
                 else:
@@ -249,22 +156,32 @@ class KvTransaction:
         except OutOfBlocks:
             self._undo(record)
             raise
-        fills = self._take_fills(record, evicted)
-        self._in_flight.append(record)
-        if self._observe is not None:
-            for i, row in enumerate(rows):
-                if row.takes:
-                    self._tell(Event(EventKind.RESERVED, plan.row_id(i), plan.plan_id, new_blocks[i]))
-        return Reservation(
-            plan.plan_id, tuple(tables_out), tuple(slots), tuple(new_blocks), tuple(copies), tuple(fills), tuple(evicted)
-        )
+        return self._reserved(record, slots, copies)
 
-    def _take_hits(self, record: _Record, row: _Row, hits: tuple[int, ...]) -> None:
+    def _reserved(self, record: Record, slots: list[int], copies: list[BlockCopy]) -> Reservation:
+        """The reservation is complete: it joins the plans in flight, and takes the fills that are due (poison): every
+        block that became empty since the last plan, and every block that it evicted itself."""
+        plan, changes = record.plan, record.changes
+        new_blocks: list[tuple[int, ...]] = [()] * len(record.tables)
+        for row, change in changes.items():
+            new_blocks[row] = tuple([take.block for take in change.takes])
+            if change.num_blocks_before == 0:
+                change.table.cache_generation = self.cache_generation
+            if self._observe is not None and change.takes:
+                self._tell(Event(EventKind.RESERVED, plan.row_id(row), plan.plan_id, new_blocks[row]))
+        evicted = record.evicted()
+        record.filled = list(self._pending_fills)
+        self._pending_fills.clear()
+        self._in_flight.append(record)
+        tables = tuple([tuple(table.blocks) for table in record.tables])
+        fills = (*record.filled, *evicted)
+        return Reservation(plan.plan_id, tables, tuple(slots), tuple(new_blocks), tuple(copies), fills, evicted)
+
+    def _take_hits(self, record: Record, row: int, hits: tuple[int, ...]) -> None:
         pool = self.pool
-        table = row.table
+        change = record.change(row)
         for block in hits:
-            quarantined_until = pool.quarantine.get(block, 0)
-            if quarantined_until:
+            if block in pool.quarantine:
                 if record.quarantine_before is None:
                     record.quarantine_before = dict(pool.quarantine)
                 del pool.quarantine[block]
@@ -272,11 +189,19 @@ class KvTransaction:
             if was_free:
                 pool.unlink(block)
             pool.ref_counts[block] += 1
-            row.hits.append(_Hit(block, was_free, quarantined_until))
-            table.entries.append(self.index.entry_of[block])
-        table.blocks.extend(hits)
+            change.hits.append(Hit(block, was_free))
+            change.table.entries.append(self.index.entry_of[block])
+        change.table.blocks.extend(hits)
 
-    def _take(self, row: _Row, evicted: list[int]) -> int:
+    def _copy_on_write(self, change: Change, number: int, num_slots: int) -> BlockCopy:
+        """The row's partly filled, shared block is replaced by a block of its own; the source stays held until commit."""
+        blocks = change.table.blocks
+        target = self._take(change)
+        change.source, change.copied_at = blocks[number], number
+        blocks[number] = target
+        return BlockCopy(change.source, target, num_slots)
+
+    def _take(self, change: Change) -> int:
         pool = self.pool
         block = pool.first_free()
         if block is None:
@@ -285,19 +210,9 @@ class KvTransaction:
             raise OutOfBlocks("a block was refused to the reservation")
         pool.unlink(block)
         pool.ref_counts[block] = 1
-        eviction = None
-        if block in self.index.entry_of:
-            eviction = _Eviction(*self.index.forget(block))
-            evicted.append(block)
-        row.takes.append(_Take(block, eviction))
+        eviction = Eviction(*self.index.forget(block)) if block in self.index.entry_of else None
+        change.takes.append(Take(block, eviction))
         return block
-
-    def _take_fills(self, record: _Record, evicted: list[int]) -> list[int]:
-        """Every block that became empty since the last plan, and every block evicted by this one (poison)."""
-        if self._pending_fills:
-            record.filled = list(self._pending_fills)
-            self._pending_fills.clear()
-        return record.filled + evicted
 
     def rollback(self, plan_id: int) -> None:
         """As if the newest reservation had not been: free order and evicted entries included."""
@@ -309,25 +224,25 @@ class KvTransaction:
         self._pending_fills = dict.fromkeys(record.filled)
         self._tell(Event(EventKind.ROLLED_BACK, plan_id=plan_id))
 
-    def _undo(self, record: _Record) -> None:
+    def _undo(self, record: Record) -> None:
+        """In exactly the reverse order of what was done: takes row by row, then hits."""
         pool = self.pool
-        for row in reversed(record.rows):
-            table = row.table
-            for take in reversed(row.takes):
+        changes = [change for _, change in sorted(record.changes.items(), reverse=True)]
+        for change in changes:
+            for take in reversed(change.takes):
                 pool.ref_counts[take.block] = 0
                 pool.relink(take.block)
                 if take.eviction is not None:
                     self.index.restore(take.block, *take.eviction)
-            if row.source is not None:
-                table.blocks[row.copied_at] = row.source
-        for row in reversed(record.rows):
-            table = row.table
-            for hit in reversed(row.hits):
+            if change.source is not None:
+                change.table.blocks[change.copied_at] = change.source
+        for change in changes:
+            for hit in reversed(change.hits):
                 pool.ref_counts[hit.block] -= 1
                 if hit.was_free:
                     pool.relink(hit.block)
-            del table.blocks[row.num_blocks_before :]
-            del table.entries[row.num_entries_before :]
+            del change.table.blocks[change.num_blocks_before :]
+            del change.table.entries[change.num_entries_before :]
         if record.quarantine_before is not None:
             pool.quarantine = record.quarantine_before
 
@@ -339,8 +254,8 @@ class KvTransaction:
         if record.plan.plan_id != plan_id or record.is_launched:
             raise ProtocolError(f"plan {plan_id} is not the newest reservation, or was launched before")
         record.is_launched = True
-        for row in record.rows:
-            row.table.last_plan = plan_id
+        for table in record.tables:
+            table.last_plan = plan_id
         self._unsettled[plan_id] = fence
         if self._observe is not None:
             self._tell_launched(record)
@@ -355,20 +270,22 @@ class KvTransaction:
             raise ProtocolError(f"plan {plan_id} is not the oldest plan in flight")
         self._in_flight.popleft()
         size = self.block_size
-        observe = self._observe
-        for i, row in enumerate(record.rows):
-            table = row.table
-            if not table.is_released:
-                end = row.tokens_end
-                num_owned = -(-end // size)
-                if num_owned > table.num_owned or row.source is not None:
-                    if observe is not None:
-                        self._tell_owned(record.plan, i, row, num_owned)
-                    table.num_owned = num_owned
-                if end // size > len(table.entries) and self._has_prefix_cache:
-                    self._publish(table, end // size, record.plan, i)
-            if row.source is not None:
-                self._let_go(row.source, plan_id)
+        for row, (table, end) in enumerate(zip(record.tables, record.ends, strict=True)):
+            if table.is_released:
+                continue
+            if table.num_owned * size < end:
+                if self._observe is not None:
+                    self._tell_owned(record, row)
+                table.num_owned = -(-end // size)
+            if end // size > len(table.entries) and self._has_prefix_cache:
+                self._publish(table, end // size, record.plan, row)
+        for row, change in record.changes.items():
+            if change.source is None:
+                continue
+            if self._observe is not None and not change.table.is_released:
+                copy = (change.table.blocks[change.copied_at],)
+                self._tell(Event(EventKind.OWNED, record.plan.row_id(row), plan_id, copy))
+            self._let_go(change.source, plan_id)
         self._tell(Event(EventKind.COMMITTED, plan_id=plan_id))
 
     def _publish(self, table: BlockTable, num_full: int, plan: Plan, row_number: int) -> None:
@@ -402,26 +319,26 @@ class KvTransaction:
             self._tell(Event(EventKind.ABANDONED, plan_id=record.plan.plan_id, reason=reason))
         return tuple(reversed(abandoned))
 
-    def _abandon(self, record: _Record) -> None:
+    def _abandon(self, record: Record) -> None:
         plan_id = record.plan.plan_id
         pool = self.pool
         for block in record.filled:  # perhaps never poisoned: once more, as soon as it is free
             if pool.is_free[block] and block not in self.index.entry_of:
                 self._pending_fills[block] = None
-        for row in reversed(record.rows):
-            table = row.table
+        for _, change in sorted(record.changes.items(), reverse=True):
+            table = change.table
             if table.is_released:
-                if row.source is not None:
-                    self._let_go(row.source, plan_id)
+                if change.source is not None:
+                    self._let_go(change.source, plan_id)
                 continue
-            if row.source is not None:
-                self._let_go(table.blocks[row.copied_at], plan_id)
-                table.blocks[row.copied_at] = row.source
+            if change.source is not None:
+                self._let_go(table.blocks[change.copied_at], plan_id)
+                table.blocks[change.copied_at] = change.source
             fence = plan_id
-            for block in reversed(table.blocks[row.num_blocks_before :]):
+            for block in reversed(table.blocks[change.num_blocks_before :]):
                 fence = self._let_go(block, fence)
-            del table.blocks[row.num_blocks_before :]
-            del table.entries[row.num_entries_before :]
+            del table.blocks[change.num_blocks_before :]
+            del table.entries[change.num_entries_before :]
 
     # ---- release, fork, pins ----------------------------------------------------------------------------------------
 
@@ -486,7 +403,7 @@ class KvTransaction:
 
     def fork(self, parent: BlockTable, child: BlockTable) -> None:
         """`child` (empty) shares every block of `parent`, a partly filled one included. No plan in flight may use it."""
-        if any(row.table is parent for record in self._in_flight for row in record.rows):
+        if any(table is parent for record in self._in_flight for table in record.tables):
             raise ProtocolError("a fork of a parent with plans in flight waits for them")
         for block in parent.blocks:
             self.pool.ref_counts[block] += 1
@@ -544,27 +461,26 @@ class KvTransaction:
         if self._observe is not None:
             self._observe(event)
 
-    def _tell_launched(self, record: _Record) -> None:
+    def _tell_launched(self, record: Record) -> None:
         plan = record.plan
         self._tell(Event(EventKind.LAUNCHED, plan_id=plan.plan_id, tokens=plan.num_rows))
-        for i, row in enumerate(record.rows):
-            row_id = plan.row_id(i)
-            self._tell(Event(EventKind.SCHEDULED, row_id, plan.plan_id, tokens=plan.num_tokens[i]))
-            if row.hits:
-                blocks = tuple(hit.block for hit in row.hits)
+        for row in range(plan.num_rows):
+            self._tell(Event(EventKind.SCHEDULED, plan.row_id(row), plan.plan_id, tokens=plan.num_tokens[row]))
+        for row, change in record.changes.items():
+            row_id = plan.row_id(row)
+            if change.hits:
+                blocks = tuple(hit.block for hit in change.hits)
                 self._tell(Event(EventKind.HIT, row_id, plan.plan_id, blocks, len(blocks) * self.block_size))
-            if row.source is not None:
-                self._tell(Event(EventKind.COPIED, row_id, plan.plan_id, (row.source, row.table.blocks[row.copied_at])))
-        evicted = tuple(take.block for row in record.rows for take in row.takes if take.eviction is not None)
-        if evicted:
+            if change.source is not None:
+                copied = (change.source, change.table.blocks[change.copied_at])
+                self._tell(Event(EventKind.COPIED, row_id, plan.plan_id, copied))
+        if evicted := record.evicted():
             self._tell(Event(EventKind.EVICTED, plan_id=plan.plan_id, blocks=evicted))
 
-    def _tell_owned(self, plan: Plan, number: int, row: _Row, num_owned: int) -> None:
-        table = row.table
-        blocks = table.blocks[table.num_owned : num_owned]
-        if row.source is not None:
-            blocks = [table.blocks[row.copied_at], *blocks]
-        self._tell(Event(EventKind.OWNED, plan.row_id(number), plan.plan_id, tuple(blocks)))
+    def _tell_owned(self, record: Record, row: int) -> None:
+        table = record.tables[row]
+        blocks = table.blocks[table.num_owned : -(-record.ends[row] // self.block_size)]
+        self._tell(Event(EventKind.OWNED, record.plan.row_id(row), record.plan.plan_id, tuple(blocks)))
 
 
 def _append_slots(slots: list[int], blocks: list[int], size: int, start: int, end: int) -> None:
