@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine_under_test.sampling.noise import PhiloxNoise
-from engine_under_test.sampling.sampler import Draw, greedy, gumbel_max, mask_early_stops, mask_tokens, sample
+from engine_under_test.sampling.sampler import Draws, greedy, gumbel_max, mask_early_stops, mask_tokens, sample
 from engine_under_test.types import SamplingParams
 from properties.doubles import RecordingNoise
 
@@ -28,8 +28,8 @@ def plain_choice(logits: list[float], temperature: float, uniforms: list[float])
     return scores.index(max(scores))
 
 
-def plain_uniforms(draw: Draw) -> list[float]:
-    address = np.array([draw.params.seed], np.uint64), np.array([draw.choice], np.uint32), np.array([draw.position], np.uint32)
+def plain_uniforms(params: SamplingParams, choice: int, position: int) -> list[float]:
+    address = np.array([params.seed], np.uint64), np.array([choice], np.uint32), np.array([position], np.uint32)
     return PhiloxNoise().uniform(*address, 0, VOCABULARY)[0].tolist()  # type: ignore[no-any-return]  # numpy types `tolist` as Any
 
 
@@ -39,14 +39,13 @@ def test_greedy_takes_the_lowest_token_among_equals() -> None:
 
 def test_a_mixed_batch_is_what_the_definition_says_row_by_row() -> None:
     temperatures = [0.0, 1.0, 0.25, 3.0, 0.0, 1.0] * 20
-    draws = [
-        Draw(SamplingParams(temperature=temperature, seed=row * 2**57 + row), row % 3, 5 + row, 4)
-        for row, temperature in enumerate(temperatures)
-    ]
-    logits = some_logits(len(draws))
+    params = [SamplingParams(temperature=one, seed=row * 2**57 + row) for row, one in enumerate(temperatures)]
+    choices, positions = [row % 3 for row in range(len(params))], [5 + row for row in range(len(params))]
+    draws = Draws(params, choices, positions, [4] * len(params))
+    logits = some_logits(len(params))
     expected = [
-        plain_choice(row, draw.params.temperature, plain_uniforms(draw))
-        for row, draw in zip(logits.tolist(), draws, strict=True)
+        plain_choice(row, one.temperature, plain_uniforms(one, choice, position))
+        for row, one, choice, position in zip(logits.tolist(), params, choices, positions, strict=True)
     ]
     assert sample(logits.copy(), draws, PhiloxNoise()).tolist() == expected
     assert len({token for token, temperature in zip(expected, temperatures, strict=True) if temperature}) > 5
@@ -54,7 +53,8 @@ def test_a_mixed_batch_is_what_the_definition_says_row_by_row() -> None:
 
 def test_greedy_rows_draw_no_noise() -> None:
     noise = RecordingNoise(PhiloxNoise())
-    draws = [Draw(SamplingParams(temperature=temperature, seed=9), 1, 7, 4) for temperature in (0.0, 2.0, 0.0)]
+    params = [SamplingParams(temperature=temperature, seed=9) for temperature in (0.0, 2.0, 0.0)]
+    draws = Draws(params, (0, 1, 2), (7, 7, 7), (4, 4, 4))
     sample(some_logits(3), draws, noise)
     assert noise.take_addresses() == ((9, 1, 7, 0),)
 
@@ -70,7 +70,7 @@ def test_masked_tokens_are_never_sampled() -> None:
 def test_stop_tokens_are_masked_exactly_until_min_tokens_are_out(num_out: int, is_masked: bool) -> None:
     logits = some_logits(2)
     params = SamplingParams(min_tokens=2, stop_token_ids=(3, VOCABULARY))
-    mask_early_stops(logits, [Draw(SamplingParams(), 0, 4, 4), Draw(params, 0, 4 + num_out, 4)])
+    mask_early_stops(logits, Draws([SamplingParams(), params], (0, 0), (4, 4 + num_out), (4, 4)))
     assert (logits == -np.inf).any(axis=0).tolist() == [is_masked and token == 3 for token in range(VOCABULARY)]
 
 
@@ -84,4 +84,4 @@ def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_with_everything_masked_the_choice_is_token_zero(temperature: float) -> None:
     params = SamplingParams(temperature=temperature, max_tokens=4, min_tokens=4, stop_token_ids=tuple(range(VOCABULARY)))
-    assert sample(some_logits(1), [Draw(params, 0, 4, 4)], PhiloxNoise()).tolist() == [0]
+    assert sample(some_logits(1), Draws([params], [0], [4], [4]), PhiloxNoise()).tolist() == [0]

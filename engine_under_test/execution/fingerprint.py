@@ -22,7 +22,7 @@ from engine_under_test.errors import ProtocolError, RunnerError
 from engine_under_test.execution import cells as law
 from engine_under_test.execution.device import ImmediateDevice
 from engine_under_test.sampling.noise import PhiloxNoise
-from engine_under_test.sampling.sampler import Draw, sample
+from engine_under_test.sampling.sampler import Draws, sample
 from engine_under_test.seams import Device, DeviceOp, Fence, Noise, Page
 from engine_under_test.types import BlockCopy, Plan, Reservation, RowId, StepResult
 
@@ -51,7 +51,7 @@ class _Rows(NamedTuple):
     media: law.Words | None  # [new]
     row_ids: tuple[RowId, ...]
     sampled: tuple[int, ...]  # rows that sample
-    draws: tuple[Draw, ...]  # one for each of them
+    draws: Draws  # theirs
 
 
 class FingerprintLaunch:
@@ -192,6 +192,7 @@ class FingerprintRunner:
         shifts = (num_blocks.cumsum() - num_blocks) * size - begins  # from a cell to its place among the slots of all tables
         row_of_new, positions = self._new_positions(starts, nums, len(reservation.slots))
         tokens, pending = _place_tokens(plan)
+        sampled = tuple(compress(range(len(ends)), plan.samples))
         return _Rows(
             begins=begins,
             ends=ends_,
@@ -206,8 +207,8 @@ class FingerprintRunner:
             adapters=_adapters(plan, row_of_new),
             media=_media(plan),
             row_ids=tuple(map(RowId, [r.request_id for r in plan.requests], plan.choices, plan.incarnations, plan.epochs)),
-            sampled=tuple(compress(range(len(ends)), plan.samples)),
-            draws=_draws(plan, ends),
+            sampled=sampled,
+            draws=_draws(plan, ends, sampled),
         )
 
     def _new_positions(self, starts: Indices, nums: Indices, num_new: int) -> tuple[Indices, Indices]:
@@ -336,9 +337,11 @@ def _media(plan: Plan) -> law.Words | None:
     return np.concatenate([law.media_words(request.media, start, num) for request, start, num in rows])
 
 
-def _draws(plan: Plan, ends: Sequence[int]) -> tuple[Draw, ...]:
-    """One for each row that samples."""
-    rows = zip(plan.requests, plan.choices, ends, plan.samples, strict=True)
-    return tuple(
-        [Draw(request.sampling, choice, end, len(request.prompt)) for request, choice, end, samples in rows if samples]
+def _draws(plan: Plan, ends: Sequence[int], sampled: Sequence[int]) -> Draws:
+    requests = [plan.requests[row] for row in sampled]
+    return Draws(
+        [request.sampling for request in requests],
+        [plan.choices[row] for row in sampled],
+        [ends[row] for row in sampled],
+        [len(request.prompt) for request in requests],
     )

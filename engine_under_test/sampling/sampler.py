@@ -18,13 +18,13 @@ Logits = npt.NDArray[np.float64]  # [rows, vocabulary]
 Tokens = npt.NDArray[np.int64]  # [rows]
 
 
-class Draw(NamedTuple):
-    """What one row asks of the sampler. `position` is the index in prompt + output of the token to be chosen."""
+class Draws(NamedTuple):
+    """What rows ask of the sampler, in columns. A position is the index in prompt + output of the token to be chosen."""
 
-    params: SamplingParams
-    choice: int
-    position: int
-    prompt_len: int
+    params: Sequence[SamplingParams]
+    choices: Sequence[int]
+    positions: Sequence[int]
+    prompt_lens: Sequence[int]
 
 
 def mask_tokens(logits: Logits, row: int, token_ids: Iterable[int]) -> None:
@@ -33,9 +33,9 @@ def mask_tokens(logits: Logits, row: int, token_ids: Iterable[int]) -> None:
     logits[row, [token for token in token_ids if 0 <= token < vocab_size]] = -np.inf
 
 
-def mask_early_stops(logits: Logits, draws: Sequence[Draw]) -> None:
+def mask_early_stops(logits: Logits, draws: Draws) -> None:
     """Masks the stop tokens of the rows that have not emitted `min_tokens` tokens yet, in place."""
-    for row, (params, _choice, position, prompt_len) in enumerate(draws):
+    for row, (params, _choice, position, prompt_len) in enumerate(zip(*draws, strict=True)):
         if params.min_tokens > position - prompt_len:
             mask_tokens(logits, row, params.stop_token_ids)
 
@@ -58,23 +58,20 @@ def gumbel_max(logits: Logits, temperatures: npt.NDArray[np.float64], uniforms: 
     return greedy(scores)
 
 
-def sample(logits: Logits, draws: Sequence[Draw], noise: Noise) -> Tokens:
+def sample(logits: Logits, draws: Draws, noise: Noise) -> Tokens:
     """One token a row. Masks `logits` in place; draws noise for the rows with a temperature, and for no other."""
     mask_early_stops(logits, draws)
-    warm = [row for row, draw in enumerate(draws) if draw.params.temperature > 0]
-    if not warm:
-        return greedy(logits)
-    drawn = [draws[row] for row in warm]
-    uniforms = noise.uniform(
-        np.array([draw.params.seed for draw in drawn], dtype=np.uint64),
-        np.array([draw.choice for draw in drawn], dtype=np.uint32),
-        np.array([draw.position for draw in drawn], dtype=np.uint32),
-        Purpose.SAMPLE,
-        logits.shape[1],
-    )
-    temperatures = np.array([draw.params.temperature for draw in drawn])
-    if len(warm) == len(draws):
-        return gumbel_max(logits, temperatures, uniforms)
+    warm = [row for row, params in enumerate(draws.params) if params.temperature > 0]
     tokens = greedy(logits)
-    tokens[warm] = gumbel_max(logits[warm], temperatures, uniforms)
+    if warm:
+        params = [draws.params[row] for row in warm]
+        uniforms = noise.uniform(
+            np.array([one.seed for one in params], dtype=np.uint64),
+            np.array([draws.choices[row] for row in warm], dtype=np.uint32),
+            np.array([draws.positions[row] for row in warm], dtype=np.uint32),
+            Purpose.SAMPLE,
+            logits.shape[1],
+        )
+        temperatures = np.array([one.temperature for one in params])
+        tokens[warm] = gumbel_max(logits.take(warm, axis=0), temperatures, uniforms)
     return tokens
