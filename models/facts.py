@@ -47,6 +47,7 @@ class ModelFacts:
         self.released_at: Callable[[int], int | None] = self.allocator.released_at
         self.choice: Callable[[RowId], ChoiceFacts | None] = self.requests.choice
         self.overtaken: Callable[[], Mapping[Key, int]] = self.scheduler.overtaken
+        self.iterations_past_deadline: Callable[[], Mapping[Key, int]] = self.scheduler.iterations_past_deadline
         self.iterations_without_token: Callable[[], Mapping[Key, int]] = self.scheduler.iterations_without_token
 
     def live(self) -> Mapping[Key, ChoiceFacts]:
@@ -58,7 +59,12 @@ class ModelFacts:
     # -- learning ----------------------------------------------------------------------------------------------
 
     def accepted(self, request: Request, incarnation: int) -> None:
-        self.scheduler.accepted(self.requests.accept(request, incarnation))
+        self.scheduler.accepted(self.requests.accept(request, incarnation), request.deadline_s)
+        self.scheduler.advanced(self.clock_s)
+
+    def advanced(self, seconds: float) -> None:
+        self.clock_s += seconds
+        self.scheduler.advanced(self.clock_s)
 
     def aborted(self, request_id: str, after: Snapshot) -> None:
         keys = self.requests.keys_of(request_id)

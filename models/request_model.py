@@ -203,8 +203,8 @@ class RequestModel:
         return None
 
     def remaining_tokens(self) -> int:
-        """The most tokens that a live choice still has to emit."""
-        return max((f.request.sampling.max_tokens - len(f.emitted) for f in self.live.values()), default=0)
+        """The most tokens that live choices still have to emit, all together."""
+        return sum(facts.request.sampling.max_tokens - len(facts.emitted) for facts in self.live.values())
 
 
 def _is_out_of_range(request: Request) -> bool:

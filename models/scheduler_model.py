@@ -31,9 +31,14 @@ class SchedulerModel:
         self._accepted = 0
         self._iterations = 0
         self._last_token: dict[Key, int] = {}
+        self._asked = 0  # times that a plan was asked for
+        self._deadlines: dict[Key, float] = {}  # still ahead
+        self._late_since: dict[Key, int] = {}
 
-    def accepted(self, keys: Iterable[Key]) -> None:
+    def accepted(self, keys: Iterable[Key], deadline_s: float | None) -> None:
         for key in keys:
+            if deadline_s is not None:
+                self._deadlines[key] = deadline_s
             self._accepted += 1
             self._acceptance[key] = self._accepted
             self._last_token[key] = self._iterations
@@ -128,6 +133,17 @@ class SchedulerModel:
                 if self._acceptance[other] < place and other not in begun:
                     self._waiting[other] += 1
 
+    # -- the clock ---------------------------------------------------------------------------------------------
+
+    def asked(self) -> None:
+        """A plan was asked for, whatever came of it."""
+        self._asked += 1
+
+    def advanced(self, now: float) -> None:
+        for key in [key for key, deadline in self._deadlines.items() if deadline <= now]:
+            del self._deadlines[key]
+            self._late_since[key] = self._asked
+
     # -- what happens to choices ------------------------------------------------------------------------------
 
     def committed(self, key: Key, end: int, sampled: bool, emitted: int) -> None:
@@ -152,8 +168,8 @@ class SchedulerModel:
 
     def ended(self, key: Key) -> None:
         self._forget_epoch(key)
-        self._waiting.pop(key, None)
-        self._last_token.pop(key, None)
+        for known in (self._waiting, self._last_token, self._deadlines, self._late_since):
+            known.pop(key, None)
         self._acceptance.pop(key, None)
         for other in self._requests.live:
             if other[0] == key[0] and other[2] == key[2]:
@@ -172,6 +188,9 @@ class SchedulerModel:
 
     def overtaken(self) -> dict[Key, int]:
         return self._waiting
+
+    def iterations_past_deadline(self) -> dict[Key, int]:
+        return {key: self._asked - since for key, since in self._late_since.items()}
 
     def iterations_without_token(self) -> dict[Key, int]:
         now = self._iterations

@@ -1,0 +1,89 @@
+"""Builds a World from a JSON-able description, so that a replay file can say which world it was.
+
+Owns the meaning of a spec: {"target": "assay" | "radix", "config": {...}, "hasher": "blake2b" | "two_bit" | "constant"}.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engine_under_test.adapters.base import Target
+from engine_under_test.config import EngineConfig, Order
+from engine_under_test.errors import BadInput, ConfigError
+from engine_under_test.seams import Hasher
+from engine_under_test.types import Adapter
+from models.prefix_key import HASHERS
+from models.world import World
+
+DEFAULT_HASHER = "blake2b"
+Spec = Mapping[str, Any]
+
+_FIELDS = frozenset({"target", "config", "hasher"})
+_CONFIG_FIELDS = {field.name: field for field in dataclasses.fields(EngineConfig)}
+
+
+def config_from(data: Mapping[str, Any]) -> EngineConfig:
+    """An EngineConfig from the fields that differ from its defaults. Raises BadInput on anything else."""
+    if unknown := set(data) - set(_CONFIG_FIELDS):
+        raise BadInput(f"a configuration has the fields {sorted(_CONFIG_FIELDS)}, found {sorted(unknown)}; remove them")
+    fields = dict(data)
+    try:
+        if "adapters" in fields:
+            fields["adapters"] = tuple(Adapter(name, version) for name, version in fields["adapters"])
+        if "order" in fields:
+            fields["order"] = Order(fields["order"])
+        return EngineConfig(**fields)
+    except (ConfigError, TypeError, ValueError) as error:
+        raise BadInput(f"this configuration can not be built: {error}") from error
+
+
+def config_to(config: EngineConfig) -> dict[str, Any]:
+    """The inverse of `config_from`."""
+    found: dict[str, Any] = {}
+    for name, field in _CONFIG_FIELDS.items():
+        value = getattr(config, name)
+        if value == field.default:
+            continue
+        if name == "adapters":
+            value = [[adapter.name, adapter.version] for adapter in value]
+        found[name] = value.value if isinstance(value, Order) else value
+    return found
+
+
+def target_from(spec: Spec) -> Target:
+    """The target of a spec, with nothing around it."""
+    if unknown := set(spec) - _FIELDS:
+        raise BadInput(f"a world has the fields {sorted(_FIELDS)}, found {sorted(unknown)}; remove them")
+    name = spec.get("target", "assay")
+    if name not in _TARGETS:
+        raise BadInput(f"a world has one of the targets {sorted(_TARGETS)}, found {name!r}")
+    return _TARGETS[name](config_from(spec.get("config", {})), hasher_of(spec))
+
+
+def hasher_of(spec: Spec) -> Hasher:
+    name = spec.get("hasher", DEFAULT_HASHER)
+    if name not in HASHERS:
+        raise BadInput(f"a world has one of the hashers {sorted(HASHERS)}, found {name!r}")
+    return HASHERS[name]
+
+
+def world_from(spec: Spec, **options: Any) -> World:
+    """The World of a spec; ``options`` go to `World`."""
+    return World(target_from(spec), hasher=hasher_of(spec), **options)
+
+
+def _assay(config: EngineConfig, hasher: Hasher) -> Target:
+    from engine_under_test.adapters.ours import AssayTarget
+
+    return AssayTarget(config, hasher)
+
+
+def _radix(config: EngineConfig, hasher: Hasher) -> Target:
+    from models.targets.radix import RadixTarget
+
+    return RadixTarget(config, hasher)
+
+
+_TARGETS: dict[str, Callable[[EngineConfig, Hasher], Target]] = {"assay": _assay, "radix": _radix}

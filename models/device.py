@@ -1,0 +1,131 @@
+"""The device that the harness plays: it executes launched plans in order and sets what they did against the law.
+
+Owns the fingerprint store, the stream of launched plans and the law's track of each choice. Never decides what lands when,
+and judges nothing: it fills in `Execution`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import chain
+
+import numpy as np
+
+from engine_under_test.execution.fingerprint import FingerprintRunner
+from engine_under_test.sampling.noise import PhiloxNoise
+from engine_under_test.types import Caps, PlannedStep, StepResult
+from models.allocator_model import Key
+from models.law import Law, Track
+from properties.doubles import RecordingNoise
+from properties.moment import Execution
+
+
+class Flight:
+    """A launched plan on its way: first queued, then executed, then handed in (or lost)."""
+
+    __slots__ = ("execution", "is_handed", "plan_id", "step", "tracks", "uses", "writes")
+
+    def __init__(self, step: PlannedStep, tracks: list[Track]) -> None:
+        self.step = step
+        self.plan_id = step.plan.plan_id
+        self.tracks = tracks
+        self.execution: Execution | None = None
+        self.is_handed = False
+        reservation = step.reservation
+        self.uses: frozenset[int] = frozenset(chain.from_iterable(reservation.tables)).union(
+            *(copy[:2] for copy in reservation.copies)
+        )
+        self.writes: frozenset[int] = frozenset(reservation.slots)
+
+    @property
+    def result(self) -> StepResult:
+        assert self.execution is not None
+        return self.execution.result
+
+
+class Device:
+    """One compute stream over one store."""
+
+    def __init__(self, caps: Caps) -> None:
+        self._caps = caps
+        self._law = Law(caps.vocab_size)
+        self._tracks: dict[Key, Track] = {}
+        self._stream: deque[Flight] = deque()
+        self._noise = RecordingNoise(PhiloxNoise())
+        self._runner = self._new_runner()
+        self._shadow = self._runner.store.copy()
+
+    def _new_runner(self) -> FingerprintRunner:
+        caps = self._caps
+        return FingerprintRunner(caps.num_blocks, caps.block_size, caps.vocab_size, noise=self._noise)
+
+    def launch(self, step: PlannedStep) -> Flight:
+        """Queues a plan behind those launched before."""
+        plan, tracks = step.plan, self._tracks
+        found = []
+        for row, request in enumerate(plan.requests):
+            key = (request.request_id, plan.choices[row], plan.incarnations[row])
+            track = tracks.get(key)
+            if track is None:
+                track = tracks[key] = Track(request, plan.choices[row])
+            found.append(track)
+        flight = Flight(step, found)
+        self._stream.append(flight)
+        return flight
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Choices ended; what is launched keeps its own track."""
+        for key in keys:
+            self._tracks.pop(key, None)
+
+    def execute(self, through: Flight) -> None:
+        """Runs everything on the stream up to and with this plan."""
+        while through.execution is None:
+            flight = self._stream.popleft()
+            flight.execution = self._run(flight)
+
+    def execute_all(self) -> None:
+        if self._stream:
+            self.execute(self._stream[-1])
+
+    def restart(self) -> None:
+        """A fresh store: nothing on the stream, poison everywhere."""
+        self._stream.clear()
+        self._runner = self._new_runner()
+        self._shadow = self._runner.store.copy()
+
+    def _run(self, flight: Flight) -> Execution:
+        step = flight.step
+        launch = self._runner.launch(step.plan, step.reservation)
+        result = launch.result()
+        store = self._runner.store
+        changed = (store != self._shadow).any(axis=1).nonzero()[0]
+        if len(changed):
+            self._shadow[changed] = store[changed]
+        ends = [start + count for start, count in zip(step.plan.starts, step.plan.num_tokens, strict=True)]
+        tracks = flight.tracks
+        self._law.extend(tracks, ends)
+        expected = np.concatenate([t.cells[:end] for t, end in zip(tracks, ends, strict=True)]) if tracks else launch.cells
+        return Execution(
+            step=step,
+            result=result,
+            cells=launch.cells,
+            expected_cells=expected,
+            row_ends=launch.row_ends,
+            expected_tokens=self._expected_tokens(flight, ends),
+            changed_slots=frozenset(changed.tolist()),
+            addresses=self._noise.take_addresses(),
+        )
+
+    def _expected_tokens(self, flight: Flight, ends: list[int]) -> tuple[tuple[int, ...], ...]:
+        """What the rows sample by the law; the next plans of these choices compute on it."""
+        rows = [row for row, samples in enumerate(flight.step.plan.samples) if samples]
+        tracks = [flight.tracks[row] for row in rows]
+        lengths = [ends[row] for row in rows]
+        expected: list[tuple[int, ...]] = [()] * len(ends)
+        for row, track, length, token in zip(rows, tracks, lengths, self._law.next_tokens(tracks, lengths), strict=True):
+            expected[row] = (token,)
+            if len(track.tokens) == length:
+                track.tokens.append(token)
+        return tuple(expected)

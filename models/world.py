@@ -1,0 +1,573 @@
+"""World: one target, its device, the reference models and every predicate, driven by one operation at a time.
+
+Owns the only loop that all drivers (machines, walk, replay, storms) share: apply an op to the target, let the models learn
+what happened, make a `Moment` of it, and judge that. Never chooses an op and never looks inside the target.
+"""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, cast
+
+from engine_under_test.adapters.base import Target, TransactionalTarget
+from engine_under_test.errors import RunnerError
+from engine_under_test.seams import Hasher
+from engine_under_test.types import Admission, Counters, Event, EventKind, Snapshot
+from models.device import Device, Flight
+from models.facts import ModelFacts
+from properties.history import History, Landing
+from properties.invariants.predicate import Predicate
+from properties.moment import Happening, Moment
+from properties.op import Op, OpKind
+from properties.verdict import Violation
+
+AUDIT_EVERY = 16  # moments between two looks at whole structures
+_PAST_RESULTS = 64
+_PLANS_UNTIL_HEALED = 3  # a lost step is retried with half of its rows, the rest comes after
+
+
+def _all_predicates() -> tuple[Predicate, ...]:
+    found: tuple[Predicate, ...] = getattr(importlib.import_module("properties.invariants"), "ALL", ())
+    return found
+
+
+class _Check:
+    """A predicate with the count of its evaluations."""
+
+    __slots__ = ("evaluations", "has_evidence", "judge", "looks", "predicate")
+
+    def __init__(self, predicate: Predicate) -> None:
+        self.predicate = predicate
+        self.judge = predicate.check
+        self.looks = bool(predicate.needs)
+        self.has_evidence = predicate.has_evidence
+        self.evaluations = 0
+
+    def applies_to(self, happening: Happening) -> bool:
+        return self.predicate.happenings is None or happening in self.predicate.happenings
+
+
+class World:
+    """Everything that an op meets.
+
+    ``apply`` returns whether the op did something; a no-op is recorded too. The first thing wrong is in ``violation``;
+    after it, ops do nothing. ``on_moment`` is shown each moment after it was judged.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        hasher: Hasher | None = None,
+        predicates: Iterable[Predicate] | None = None,
+        on_moment: Callable[[Moment], None] | None = None,
+    ) -> None:
+        self.target = target
+        self.caps = caps = target.caps
+        self.violation: Violation | None = None
+        self.history = History({"target": caps.name, "has_events": caps.has_events})
+        self.ops = 0
+        self.noops = 0
+        self.checked_steps = 0  # plans that landed with at least one row
+        self.facts = ModelFacts(caps, hasher)
+        self._more = cast("TransactionalTarget", target)  # called only where the caps say so
+        self._device = Device(caps)
+        self._on_moment = on_moment
+        chosen = _all_predicates() if predicates is None else tuple(predicates)
+        observable = [_Check(predicate) for predicate in chosen if predicate.is_observable(caps)]
+        self._checks = {happening: [c for c in observable if c.applies_to(happening)] for happening in Happening}
+        self._all_checks = observable
+        self._moments = 0
+        self._index = -1
+        self._admission: Admission | None = None
+        self._flights: list[Flight] = []  # launched, neither committed nor lost
+        self._unsettled: dict[int, Flight] = {}
+        self._lost: list[Flight] = []  # abandoned, perhaps still to be executed
+        self._past: deque[Flight] = deque(maxlen=_PAST_RESULTS)
+        self._is_held = False
+        self._is_refusing = False
+        self._plans_until_healed = 0
+        self._is_watched = False  # a fault was active at some time of this happening
+        self._counters: Callable[[], Counters] | None = getattr(target, "counters", None)
+        self._snapshot = target.snapshot()
+        self._verbs: dict[OpKind, Callable[[Op], bool]] = {
+            OpKind.ADD: self._add,
+            OpKind.ABORT: self._abort,
+            OpKind.PLAN: self._plan,
+            OpKind.LAND: lambda op: self._land(op.k),
+            OpKind.STEP: lambda _op: self._step(),
+            OpKind.POLL: lambda _op: self._poll(),
+            OpKind.HOLD_FENCES: lambda op: self._hold(op.on),
+            OpKind.DELIVER: lambda _op: self._deliver(),
+            OpKind.ADVANCE: self._advance,
+            OpKind.ROLLBACK: lambda _op: self._rollback(),
+            OpKind.REFUSE_BLOCK: lambda op: self._refuse(op.k),
+            OpKind.ABANDON: lambda op: self._abandon(op.k),
+            OpKind.LAND_AGAIN: lambda op: self._land_again(op.k),
+            OpKind.RESET_CACHE: lambda _op: self._reset(),
+            OpKind.RESTART: lambda _op: self._restart(),
+            OpKind.DRAIN: lambda _op: self._drain(),
+        }
+
+    # -- for drivers -------------------------------------------------------------------------------------------
+
+    def apply(self, op: Op) -> bool:
+        """One op. Never raises for what a target does: that is a violation."""
+        if self.violation is not None:
+            return False
+        self._index += 1
+        self._admission = None
+        first = len(self.history)
+        try:
+            did = self._verbs[op.kind](op)
+        except Exception as error:  # whatever a target raises is a finding, and the run goes on to report it
+            self._crashed(op, error)
+            did = True
+        self.history.add_op(op, not did, self._admission)
+        records = self.history.records
+        records.insert(first, records.pop())  # an op stands before what it caused
+        if did:
+            self.ops += 1
+        else:
+            self.noops += 1
+        if self.violation is not None:
+            self.history.add(self.violation)
+        return did
+
+    def run(self, ops: Iterable[Op]) -> None:
+        """Applies ops up to the first violation."""
+        for op in ops:
+            self.apply(op)
+            if self.violation is not None:
+                return
+
+    @property
+    def evaluations(self) -> Counter[str]:
+        """How often each predicate was evaluated, by identifier."""
+        found: Counter[str] = Counter()
+        for check in self._all_checks:
+            found[check.predicate.identifier] += check.evaluations
+        return found
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The target as it was last seen."""
+        return self._snapshot
+
+    @property
+    def num_live(self) -> int:
+        return len(self.facts.requests.live)
+
+    @property
+    def num_in_flight(self) -> int:
+        return len(self._flights)
+
+    @property
+    def has_fault(self) -> bool:
+        return self._is_held or self._is_refusing or self._plans_until_healed > 0
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def _add(self, op: Op) -> bool:
+        request = op.request
+        if request is None:
+            return False
+        before = self._snapshot
+        answer = self._admission = self.target.add(request)
+        wrong = self.facts.requests.judge_admission(request, answer, self.facts.clock_s)
+        after, events = self._observe()
+        if answer.is_accepted and wrong is None:
+            self.facts.accepted(request, answer.incarnation)
+        self._judge(Happening.ADDED, before, after, events, wrong, request=request, is_accepted=answer.is_accepted)
+        return True
+
+    def _abort(self, op: Op) -> bool:
+        model = self.facts.requests
+        keys = model.keys_of(op.request_id)
+        if not self.caps.has_abort or not model.was_known(op.request_id):
+            return False
+        before = self._snapshot
+        told = self.target.abort(op.request_id)
+        after, events = self._observe()
+        wrong = None
+        may_differ = self.caps.has_deadlines and not self.caps.has_events  # an end by deadline shows with its output only
+        if told is not bool(keys) and not may_differ:
+            state = "live" if keys else "ended"
+            wrong = Violation("SC-6", "abort", f"abort of {op.request_id}", f"{told}", f"{bool(keys)}: the request is {state}")
+        elif told:
+            self.facts.aborted(op.request_id, after)
+            self._device.forget(keys)
+        request = self.facts.requests.ended[keys[0]].request if keys and told and wrong is None else None
+        self._judge(Happening.ABORTED, before, after, events, wrong, request=request, is_accepted=told)
+        return told
+
+    def _deliver(self) -> bool:
+        outputs = self.target.take_outputs()
+        if not outputs:
+            return False
+        self.history.extend(outputs)
+        model = self.facts.requests
+        wrong = model.deliver(outputs, self.facts.clock_s)
+        if model.fresh_ends:
+            self.facts.told_ends(model.fresh_ends, self._snapshot)
+            self._device.forget(model.fresh_ends)
+            model.fresh_ends = []
+        self._judge(Happening.DELIVERED, self._snapshot, self._snapshot, (), wrong, outputs=outputs)
+        return True
+
+    # -- plans -------------------------------------------------------------------------------------------------
+
+    def _plan(self, _op: Op | None = None) -> bool:
+        if len(self._flights) >= self.caps.max_plans_in_flight:
+            return False
+        before = self._snapshot
+        step = self.target.plan()
+        after, events = self._observe(may_be_quiet=step is None)
+        self.facts.scheduler.asked()
+        wrong = self._learn(events, before, after)
+        if step is None:
+            self._judge(Happening.PLANNED, before, after, events, wrong)
+            return bool(events)
+        self.facts.preempted(step.preempted, after)
+        wrong = wrong or self.facts.planned(step, is_counted=not self.has_fault)
+        self._plans_until_healed = max(0, self._plans_until_healed - 1)
+        self._judge(Happening.PLANNED, before, after, events, wrong, planned=step)
+        self.facts.held(step)
+        flight = self._device.launch(step)
+        self._flights.append(flight)
+        self._unsettled = {**self._unsettled, flight.plan_id: flight}
+        return True
+
+    def _land(self, k: int) -> bool:
+        waiting = [flight for flight in self._flights if not flight.is_handed]
+        if not 0 <= k < len(waiting):
+            return False
+        flight = waiting[k]
+        if not self._execute(flight):
+            return True
+        before = self._snapshot
+        execution = flight.execution
+        assert execution is not None
+        self.target.commit(execution.result)
+        flight.is_handed = True
+        after, events = self._observe()
+        self._note_landing(flight)
+        while self._flights and self._flights[0].is_handed:
+            landed = self._flights.pop(0)
+            self._past.append(landed)
+            self._commit(landed, after)
+        wrong = self._learn(events, before, after)
+        self._judge(
+            Happening.LANDED,
+            before,
+            after,
+            events,
+            wrong,
+            landed=flight.step,
+            execution=execution,
+            result=execution.result,
+        )
+        return True
+
+    def _commit(self, flight: Flight, after: Snapshot) -> None:
+        self.facts.committed(flight.step, flight.result, after)
+        self.checked_steps += flight.step.plan.num_rows > 0
+        ended = self.facts.requests.ended
+        self._device.forget(row[:3] for row in flight.result.rows if row[:3] in ended)
+
+    def _note_landing(self, flight: Flight) -> None:
+        result, execution = flight.result, flight.execution
+        assert execution is not None
+        self.history.add(Landing(result.plan_id, result.generation, result.rows, result.tokens, execution.addresses))
+
+    def _execute(self, flight: Flight) -> bool:
+        """Runs the stream up to this plan. A step that the runner can not run as planned is a finding."""
+        try:
+            self._device.execute(flight)
+        except RunnerError as error:
+            found = str(error)
+            self.violation = Violation("SC-13", "rows", f"plan {flight.plan_id}", found, "rows that a runner can execute")
+            return False
+        return True
+
+    def _step(self) -> bool:
+        did = self._plan()
+        if self.violation is None:
+            did |= self._land(0)
+        if self.violation is None:
+            did |= self._deliver()
+        if self.violation is None:
+            did |= self._poll()
+        return did
+
+    def _land_again(self, k: int) -> bool:
+        if not 0 <= k < len(self._past):
+            return False
+        flight = self._past[-1 - k]
+        if not self._execute(flight):
+            return True
+        before = self._snapshot
+        self.target.commit(flight.result)
+        after, events = self._observe()
+        wrong = self._learn(events, before, after)
+        self._judge(Happening.STALE, before, after, events, wrong, landed=flight.step, result=flight.result)
+        return True
+
+    def _rollback(self) -> bool:
+        if not self.caps.has_transaction or len(self._flights) >= self.caps.max_plans_in_flight:
+            return False
+        before = self._snapshot
+        step = self._more.reserve()
+        if step is not None:
+            self._more.rollback(step)
+        after, events = self._observe(may_be_quiet=step is None)
+        own = sum(event.kind is EventKind.ROLLED_BACK for event in events) - (step is not None)
+        wrong = self._learn(events, before, after, was_refused=own > 0)
+        if step is not None:
+            self.facts.preempted(step.preempted, after)
+        self._judge(Happening.ROLLED_BACK, before, after, events, wrong, planned=step)
+        return step is not None
+
+    def _abandon(self, k: int) -> bool:
+        if not self.caps.has_transaction or not 0 <= k < len(self._flights):
+            return False
+        before = self._snapshot
+        lost = self._flights[k:]
+        told = self._more.abandon(lost[0].plan_id, "the device lost the plan")
+        after, events = self._observe()
+        wrong = None
+        if not told:
+            wrong = Violation("KV-12", "atomic", f"abandon of plan {lost[0].plan_id}", "False", "True: the plan is in flight")
+        del self._flights[k:]
+        self._past.extend(lost)
+        self._lost += [flight for flight in lost if flight.execution is None]
+        self._had_fault()
+        self.facts.abandoned([flight.step.plan for flight in lost], after)
+        wrong = self._learn(events, before, after) or wrong
+        steps = tuple(flight.step for flight in lost)
+        self._judge(Happening.ABANDONED, before, after, events, wrong, landed=steps[0], abandoned=steps)
+        return True
+
+    # -- the rest of the target --------------------------------------------------------------------------------
+
+    def _poll(self) -> bool:
+        if self._lost and not self._is_held:
+            for flight in self._lost:
+                if not self._execute(flight):
+                    return True
+            self._lost = []
+        before = self._snapshot
+        count = self.target.poll()
+        after, events = self._observe(may_be_quiet=True)
+        wrong = self._learn(events, before, after)
+        if count != len(self._flights):
+            wrong = wrong or Violation(
+                "SC-1", "pairing", "plans in flight", str(count), f"{len(self._flights)}: launched, neither committed nor lost"
+            )
+        if after is before and wrong is None:
+            return False
+        self._judge(Happening.POLLED, before, after, events, wrong)
+        return bool(events) or before.unsettled != after.unsettled
+
+    def _hold(self, on: bool) -> bool:
+        if not self.caps.has_fences or on is self._is_held:
+            return False
+        self._more.hold_fences(on)
+        self._is_held = on
+        return True
+
+    def _refuse(self, k: int) -> bool:
+        if not self.caps.has_transaction or (k < 1 and not self._is_refusing):
+            return False
+        self._more.refuse_block(k if k >= 1 else None)
+        self._is_refusing = k >= 1
+        return True
+
+    def _advance(self, op: Op) -> bool:
+        if not op.seconds > 0:
+            return False
+        before = self._snapshot
+        self.target.advance_clock(op.seconds)
+        self.facts.advanced(op.seconds)
+        after, events = self._observe(may_be_quiet=True)
+        wrong = self._learn(events, before, after)
+        if after is not before or wrong is not None:
+            self._judge(Happening.OTHER, before, after, events, wrong)
+        return True
+
+    def _reset(self) -> bool:
+        if not self.caps.has_reset:
+            return False
+        before = self._snapshot
+        self._more.reset_cache()
+        after, events = self._observe()
+        self.facts.reset()
+        wrong = self._learn(events, before, after)
+        self._judge(Happening.RESET, before, after, events, wrong)
+        return True
+
+    def _restart(self) -> bool:
+        if not self.caps.has_restart:
+            return False
+        self._device.execute_all()
+        before = self._snapshot
+        self._more.restart()
+        self._past.extend(self._flights)
+        self._flights, self._lost, self._unsettled = [], [], {}
+        after, events = self._observe()
+        self.facts.restarted(after)
+        self._device.restart()
+        wrong = self._learn(events, before, after)
+        self._judge(Happening.RESTARTED, before, after, events, wrong)
+        return True
+
+    # -- drain -------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> bool:
+        """Heals every fault and runs everything to its end, within what the target promises."""
+        self._refuse(0)
+        self._hold(False)
+        self._plans_until_healed = 0
+        did = False
+        idle = 0
+        bound = (self.facts.requests.remaining_tokens() + 1) * self.caps.progress_bound + len(self._flights) + 1
+        for _ in range(bound):
+            if not (self.facts.requests.live or self._flights) or self.violation is not None:
+                break
+            progress = self._step()
+            did |= progress
+            idle = 0 if progress else idle + 1
+            if idle > 2:
+                break
+        if self.violation is not None:
+            return True
+        return self._settle(bound) or did
+
+    def _settle(self, bound: int) -> bool:
+        did = self._deliver()
+        for _ in range(4):
+            did |= self._poll()
+            if self.violation is not None or not self._snapshot.unsettled:
+                break
+        if self.violation is not None:
+            return True
+        live = self.facts.requests.live
+        wrong = None
+        if live or self._flights:
+            names = ", ".join(f"{key[0]}/{key[1]}" for key in list(live)[:4])
+            found = f"{len(live)} choices live ({names}), {len(self._flights)} plans in flight"
+            wrong = Violation(
+                "SC-7", "progress", "after a drain", found, f"none within {bound} iterations, with every fault healed"
+            )
+        wrong = wrong or self.facts.requests.judge_quiet()
+        before = self._snapshot
+        after, events = self._observe()
+        self._judge(Happening.DRAINED, before, after, events, wrong, is_audit=True)
+        if self._counters is not None:
+            counters = self._counters()
+            self.history.add(replace(counters, finished=dict(counters.finished)))
+        return did
+
+    # -- seeing and judging ------------------------------------------------------------------------------------
+
+    def _observe(self, may_be_quiet: bool = False) -> tuple[Snapshot, tuple[Event, ...]]:
+        """The snapshot after a verb, and the events of it. ``may_be_quiet``: without events, nothing has changed."""
+        events: tuple[Event, ...] = ()
+        self._is_watched = self.has_fault
+        if self.caps.has_events:
+            events = self._more.take_events()
+            if events:
+                self.history.extend(events)
+            elif may_be_quiet:
+                return self._snapshot, ()
+        self._snapshot = self.target.snapshot()
+        return self._snapshot, events
+
+    def _learn(
+        self, events: tuple[Event, ...], before: Snapshot, after: Snapshot, was_refused: bool | None = None
+    ) -> Violation | None:
+        """What events and snapshots tell the models. ``was_refused``: a refused block rolled a plan back."""
+        if after is before:
+            return None
+        if was_refused is None:
+            was_refused = self._is_refusing and any(event.kind is EventKind.ROLLED_BACK for event in events)
+        if was_refused and self._is_refusing:
+            self._is_refusing = False
+            self._had_fault()
+        wrong = self.facts.saw_events(events, after) if events else None
+        self.facts.saw_snapshot(before, after)
+        return wrong
+
+    def _had_fault(self) -> None:
+        self.facts.requests.faults += 1
+        self._plans_until_healed = _PLANS_UNTIL_HEALED
+
+    def _judge(
+        self,
+        happening: Happening,
+        before: Snapshot,
+        after: Snapshot,
+        events: tuple[Event, ...],
+        wrong: Violation | None,
+        is_audit: bool = False,
+        **columns: Any,
+    ) -> None:
+        """One moment before every predicate; what a model found (``wrong``) counts when no predicate found anything."""
+        self._moments += 1
+        is_audit = is_audit or self._moments % AUDIT_EVERY == 0
+        moment = Moment(
+            caps=self.caps,
+            happening=happening,
+            op_index=self._index,
+            before=before,
+            after=after,
+            facts=self.facts,
+            events=events,
+            counters=self._counters() if self._counters is not None else None,
+            uses={plan_id: flight.uses for plan_id, flight in self._unsettled.items()},
+            writes={plan_id: flight.writes for plan_id, flight in self._unsettled.items()},
+            has_fault=self._is_watched or self.has_fault,
+            is_audit=is_audit,
+            **columns,
+        )
+        for check in self._checks[happening]:
+            if check.looks and not check.has_evidence(moment):
+                continue
+            check.evaluations += 1
+            found = check.judge(moment)
+            if found is not None:
+                wrong = found
+                break
+        self.violation = self.violation or wrong or self._settled(after)
+        if self._on_moment is not None:
+            self._on_moment(moment)
+
+    def _settled(self, after: Snapshot) -> Violation | None:
+        """Plans whose fence has passed leave; none may before its work was done, or while fences are held."""
+        unsettled = after.unsettled if self.caps.has_fences else after.plans
+        if len(unsettled) == len(self._unsettled):
+            return None
+        left = [flight for plan_id, flight in self._unsettled.items() if plan_id not in unsettled]
+        self._unsettled = {plan_id: flight for plan_id, flight in self._unsettled.items() if plan_id in unsettled}
+        if not self.caps.has_fences:
+            return None
+        for flight in left:
+            if flight.execution is None or self._is_held:
+                why = "its fence is held" if flight.execution is not None else "its work has not run"
+                return Violation("KV-10", "lifetime", f"plan {flight.plan_id}", "settled", f"not settled: {why}")
+        return None
+
+    def _crashed(self, op: Op, error: Exception) -> None:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        self.violation = self.violation or Violation(
+            "CRASH",
+            "crash",
+            f"op {self._index} ({op.kind.value})",
+            f"{type(error).__name__}: {error}",
+            "no exception",
+            (f"raised in {where.name}, {where.filename.rsplit('/', 1)[-1]} line {where.lineno}",),
+        )
