@@ -8,12 +8,12 @@ Everything undetermined is handed in. The windows for an observer are `snapshot`
 from __future__ import annotations
 
 import time
-from collections import deque
 
 from engine_under_test.book import Book, LiveRequest
 from engine_under_test.config import EngineConfig
 from engine_under_test.errors import OutOfBlocks, ProtocolError, RunnerError
-from engine_under_test.execution.runner import Launch, Runner
+from engine_under_test.execution.runner import Runner
+from engine_under_test.flights import Flights, InFlight
 from engine_under_test.kv.prefix_index import blake2b_16
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.scheduling.admission import refusal_at_the_door
@@ -27,7 +27,6 @@ from engine_under_test.types import (
     EventKind,
     FinishReason,
     Output,
-    Plan,
     PlannedStep,
     RefusalReason,
     Request,
@@ -43,19 +42,6 @@ class SystemClock:
 
     def now(self) -> float:
         return time.monotonic()
-
-
-class _InFlight:
-    """A reserved or launched step, with the sequences of its rows and those that it admitted."""
-
-    __slots__ = ("admitted", "is_second_try", "launch", "seqs", "step")
-
-    def __init__(self, step: PlannedStep, seqs: list[Sequence], admitted: list[Sequence], is_second_try: bool) -> None:
-        self.step = step
-        self.seqs = seqs
-        self.admitted = admitted
-        self.is_second_try = is_second_try
-        self.launch: Launch | None = None
 
 
 class Engine:
@@ -90,9 +76,8 @@ class Engine:
             has_prefix_cache=config.prefix_cache,
         )
         self._book = Book(config, self._kv)
-        self._in_flight: deque[_InFlight] = deque()
-        self._reserved: _InFlight | None = None
-        self._early: dict[int, StepResult] = {}
+        self._in_flight = Flights()
+        self._reserved: InFlight | None = None
         self._outbox: list[Output] = []
         self._next_ordinal = 1
 
@@ -165,7 +150,7 @@ class Engine:
         self._require_no_reservation()
         self.poll()
         book = self._book
-        if any(flight.is_second_try for flight in self._in_flight):
+        if self._in_flight.has_second_try():
             return None
         preempted: list[RowId] = []
         while True:
@@ -191,7 +176,7 @@ class Engine:
             self._reserved = self._apply(step, seqs, is_second_try)
             return step
 
-    def _apply(self, step: PlannedStep, seqs: list[Sequence], is_second_try: bool) -> _InFlight:
+    def _apply(self, step: PlannedStep, seqs: list[Sequence], is_second_try: bool) -> InFlight:
         """The reserved step's rows are in flight; waiting sequences among them run."""
         plan = step.plan
         plan_id = plan.plan_id
@@ -204,14 +189,14 @@ class Engine:
                 seq.committed_len = len(hits) * size
                 self._book.leave(seq)
                 self._book.run(seq)
-        return _InFlight(step, seqs, admitted, is_second_try)
+        return InFlight(step, seqs, admitted, is_second_try)
 
     def launch(self, step: PlannedStep) -> None:
         """Hands a reserved step to the runner. If the runner refuses it, the step is abandoned and tried again by half."""
         flight = self._take_reserved(step)
         plan_id = step.plan.plan_id
-        self._in_flight.append(flight)
-        self._book.oldest_in_flight = self._in_flight[0].step.plan.plan_id
+        self._in_flight.add(flight)
+        self._book.oldest_in_flight = self._in_flight.oldest_id
         for seq in flight.seqs:
             seq.last_plan = plan_id
         self._book.count_overtakes(flight.admitted)
@@ -236,19 +221,15 @@ class Engine:
 
         Raises ProtocolError, and changes nothing, if the result is not what its plan asked for.
         """
-        flight = next((each for each in self._in_flight if each.step.plan.plan_id == result.plan_id), None)
-        if flight is None or result.generation != self._book.generation:
+        if not self._in_flight.accept(result, self._book.generation, self.config.vocab_size):
             self.counters.dropped_results += 1
             self._tell(Event(EventKind.RESULT_DROPPED, plan_id=result.plan_id))
             return
-        self._check_result(flight.step.plan, result)
-        self._early.setdefault(result.plan_id, result)
-        while self._in_flight and (due := self._early.pop(self._in_flight[0].step.plan.plan_id, None)) is not None:
-            flight = self._in_flight.popleft()
-            self._book.oldest_in_flight = self._in_flight[0].step.plan.plan_id if self._in_flight else None
-            if flight.is_second_try:
+        while (due := self._in_flight.pop_due()) is not None:
+            self._book.oldest_in_flight = self._in_flight.oldest_id
+            if due[0].is_second_try:
                 self._book.only = None
-            self._confirm(flight, due)
+            self._confirm(*due)
 
     def abandon(self, plan_id: int, reason: str) -> bool:
         """The plan and every later one are lost; its rows are tried once more by half. False if it is not in flight."""
@@ -256,15 +237,13 @@ class Engine:
         abandoned = self._kv.abandon(plan_id, reason)
         if not abandoned:
             return False
-        lost = [self._in_flight.pop() for _ in abandoned]
-        self._book.oldest_in_flight = self._in_flight[0].step.plan.plan_id if self._in_flight else None
+        lost = [self._in_flight.pop_newest() for _ in abandoned]
+        self._book.oldest_in_flight = self._in_flight.oldest_id
         for flight in lost:
-            self._early.pop(flight.step.plan.plan_id, None)
             self.counters.abandoned += 1
             self._withdraw(flight)
         culprit = lost[-1]
-        current = [seq for seq, row in zip(culprit.seqs, culprit.step.plan.row_ids(), strict=True) if seq.row_id == row]
-        self._try_half(current, culprit.is_second_try, reason)
+        self._try_half(culprit.current(), culprit.is_second_try, reason)
         return True
 
     def reset_cache(self) -> None:
@@ -280,7 +259,6 @@ class Engine:
         book.oldest_in_flight = None
         book.only = None
         self._in_flight.clear()
-        self._early.clear()
         self._kv.restart()
         for seq in list(book.running):
             book.leave(seq)
@@ -290,30 +268,16 @@ class Engine:
     # ---- results --------------------------------------------------------------------------------------------------------
 
     def _land_oldest(self) -> None:
-        flight = self._in_flight[0]
-        assert flight.launch is not None  # launched steps have one
+        flight = self._in_flight.oldest
+        assert flight is not None  # asked only when something is in flight,
+        assert flight.launch is not None  # and everything in flight was launched
         try:
             result = flight.launch.result()
             self.commit(result)
         except (RunnerError, ProtocolError) as error:
-            self.abandon(flight.step.plan.plan_id, str(error))
+            self.abandon(flight.plan_id, str(error))
 
-    def _check_result(self, plan: Plan, result: StepResult) -> None:
-        planned = list(
-            zip([each.request_id for each in plan.requests], plan.choices, plan.incarnations, plan.epochs, strict=True)
-        )
-        if list(result.rows) != planned:
-            raise ProtocolError(f"the result of plan {plan.plan_id} must name the plan's rows in their order")
-        vocab_size = self.config.vocab_size
-        if [len(tokens) for tokens in result.tokens] != list(plan.samples) or any(
-            not 0 <= tokens[0] < vocab_size for tokens in result.tokens if tokens
-        ):
-            raise ProtocolError(
-                f"each sampling row of plan {plan.plan_id} must yield one token of the vocabulary and the others none, "
-                f"found {result.tokens}"
-            )
-
-    def _confirm(self, flight: _InFlight, result: StepResult) -> None:
+    def _confirm(self, flight: InFlight, result: StepResult) -> None:
         """The result of the oldest plan: first what it wrote is confirmed, then its tokens are applied row by row."""
         plan = flight.step.plan
         self._kv.commit(plan.plan_id)
@@ -424,11 +388,10 @@ class Engine:
             if live is not None:
                 self._end_request(live, FinishReason.ERROR, reason)
 
-    def _withdraw(self, flight: _InFlight) -> None:
+    def _withdraw(self, flight: InFlight) -> None:
         """A step that was rolled back or abandoned has no rows any more; whom it admitted waits again."""
-        for seq, row in zip(flight.seqs, flight.step.plan.row_ids(), strict=True):
-            if seq.row_id == row:
-                seq.rows.pop()
+        for seq in flight.current():
+            seq.rows.pop()
         for seq in flight.admitted:
             if seq.status is Status.RUNNING and not seq.table.blocks:
                 self._book.leave(seq)
@@ -440,7 +403,7 @@ class Engine:
         if self._reserved is not None:
             raise ProtocolError("a reserved step must be launched or rolled back before anything else")
 
-    def _take_reserved(self, step: PlannedStep) -> _InFlight:
+    def _take_reserved(self, step: PlannedStep) -> InFlight:
         flight = self._reserved
         if flight is None or flight.step is not step:
             raise ProtocolError("only the step that was reserved last can be launched or rolled back, once")
@@ -476,7 +439,7 @@ class Engine:
             tuple([seq.snapshot(size, sources.get(seq.table)) for seq in book.running]),
         )
 
-    def _count_launch(self, flight: _InFlight) -> None:
+    def _count_launch(self, flight: InFlight) -> None:
         plan, reservation = flight.step.plan, flight.step.reservation
         counters = self.counters
         counters.launched += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
@@ -104,3 +105,21 @@ class Record:
         """Cached blocks that were taken, in this order."""
         changes = [change for _, change in sorted(self.changes.items())]
         return tuple([take.block for change in changes for take in change.takes if take.eviction is not None])
+
+    def held(self, block_size: int) -> tuple[int, ...]:
+        """The blocks that the plan holds and no table owns yet: takes and hits, and sources whose choice is gone."""
+        held: list[int] = []
+        for change in self.changes.values():
+            table = change.table
+            if not table.is_released:
+                first = max(change.num_blocks_before, table.num_owned)
+                held += table.blocks[first : -(-change.end // block_size)]
+            if change.source is not None:
+                held.append(change.source if table.is_released else table.blocks[change.copied_at])
+        return tuple(held)
+
+    def sources(self) -> Iterator[tuple[BlockTable, int, int]]:
+        """(table, place, source block) of each copy whose choice is still there."""
+        for change in self.changes.values():
+            if change.source is not None and not change.table.is_released:
+                yield change.table, change.copied_at, change.source

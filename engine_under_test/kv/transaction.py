@@ -16,6 +16,7 @@ from engine_under_test.errors import OutOfBlocks, ProtocolError
 from engine_under_test.kv.block_pool import BlockPool
 from engine_under_test.kv.prefix_index import PrefixIndex, blake2b_16, media_in
 from engine_under_test.kv.record import BlockTable, Change, Eviction, Hit, Record, Take
+from engine_under_test.kv.telling import copy_owned, launched, owned
 from engine_under_test.seams import BlockGate, Fence, Hasher, Observer
 from engine_under_test.types import BlockCopy, Event, EventKind, Plan, PrefixEntry, Reservation, RowId
 
@@ -102,26 +103,14 @@ class KvTransaction:
 
     def reservations(self) -> dict[int, tuple[int, ...]]:
         """For each plan in flight the blocks that it holds and no table owns yet (KV-2)."""
-        found: dict[int, tuple[int, ...]] = {}
-        for record in self._in_flight:
-            held: list[int] = []
-            for change in record.changes.values():
-                table = change.table
-                if not table.is_released:
-                    first = max(change.num_blocks_before, table.num_owned)
-                    held += table.blocks[first : -(-change.end // self.block_size)]
-                if change.source is not None:
-                    held.append(change.source if table.is_released else table.blocks[change.copied_at])
-            found[record.plan.plan_id] = tuple(held)
-        return found
+        return {record.plan.plan_id: record.held(self.block_size) for record in self._in_flight}
 
     def sources(self) -> dict[BlockTable, list[tuple[int, int]]]:
         """For tables with copies in flight: (place in the table, source block), which the table owns until commit."""
         found: dict[BlockTable, list[tuple[int, int]]] = {}
         for record in self._in_flight:
-            for change in record.changes.values():
-                if change.source is not None and not change.table.is_released:
-                    found.setdefault(change.table, []).append((change.copied_at, change.source))
+            for table, place, source in record.sources():
+                found.setdefault(table, []).append((place, source))
         return found
 
     # ---- reserve and rollback ---------------------------------------------------------------------------------------
@@ -258,7 +247,8 @@ class KvTransaction:
             table.last_plan = plan_id
         self._unsettled[plan_id] = fence
         if self._observe is not None:
-            self._tell_launched(record)
+            for event in launched(record, self.block_size):
+                self._observe(event)
 
     def commit(self, plan_id: int) -> None:
         """The oldest plan in flight is confirmed: its rows own their blocks, full ones become visible to look-ups.
@@ -275,7 +265,7 @@ class KvTransaction:
                 continue
             if table.num_owned * size < end:
                 if self._observe is not None:
-                    self._tell_owned(record, row)
+                    self._observe(owned(record, row, self.block_size))
                 table.num_owned = -(-end // size)
             if end // size > len(table.entries) and self._has_prefix_cache:
                 self._publish(table, end // size, record.plan, row)
@@ -283,8 +273,7 @@ class KvTransaction:
             if change.source is None:
                 continue
             if self._observe is not None and not change.table.is_released:
-                copy = (change.table.blocks[change.copied_at],)
-                self._tell(Event(EventKind.OWNED, record.plan.row_id(row), plan_id, copy))
+                self._observe(copy_owned(record, row, change))
             self._let_go(change.source, plan_id)
         self._tell(Event(EventKind.COMMITTED, plan_id=plan_id))
 
@@ -460,27 +449,6 @@ class KvTransaction:
     def _tell(self, event: Event) -> None:
         if self._observe is not None:
             self._observe(event)
-
-    def _tell_launched(self, record: Record) -> None:
-        plan = record.plan
-        self._tell(Event(EventKind.LAUNCHED, plan_id=plan.plan_id, tokens=plan.num_rows))
-        for row in range(plan.num_rows):
-            self._tell(Event(EventKind.SCHEDULED, plan.row_id(row), plan.plan_id, tokens=plan.num_tokens[row]))
-        for row, change in record.changes.items():
-            row_id = plan.row_id(row)
-            if change.hits:
-                blocks = tuple(hit.block for hit in change.hits)
-                self._tell(Event(EventKind.HIT, row_id, plan.plan_id, blocks, len(blocks) * self.block_size))
-            if change.source is not None:
-                copied = (change.source, change.table.blocks[change.copied_at])
-                self._tell(Event(EventKind.COPIED, row_id, plan.plan_id, copied))
-        if evicted := record.evicted():
-            self._tell(Event(EventKind.EVICTED, plan_id=plan.plan_id, blocks=evicted))
-
-    def _tell_owned(self, record: Record, row: int) -> None:
-        table = record.tables[row]
-        blocks = table.blocks[table.num_owned : -(-record.ends[row] // self.block_size)]
-        self._tell(Event(EventKind.OWNED, record.plan.row_id(row), record.plan.plan_id, tuple(blocks)))
 
 
 def _append_slots(slots: list[int], blocks: list[int], size: int, start: int, end: int) -> None:

@@ -1,0 +1,100 @@
+"""Owns the plans in flight and the pairing of results with them (SC-1, AS-4). Never applies a result."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from engine_under_test.errors import ProtocolError
+from engine_under_test.execution.runner import Launch
+from engine_under_test.sequence import Sequence
+from engine_under_test.types import Plan, PlannedStep, StepResult
+
+
+class InFlight:
+    """A reserved or launched step, with the sequences of its rows and those that it admitted."""
+
+    __slots__ = ("admitted", "is_second_try", "launch", "seqs", "step")
+
+    def __init__(self, step: PlannedStep, seqs: list[Sequence], admitted: list[Sequence], is_second_try: bool) -> None:
+        self.step = step
+        self.seqs = seqs
+        self.admitted = admitted
+        self.is_second_try = is_second_try
+        self.launch: Launch | None = None
+
+    @property
+    def plan_id(self) -> int:
+        return self.step.plan.plan_id
+
+    def current(self) -> list[Sequence]:
+        """The sequences whose identity is still the one that the plan names."""
+        rows = self.step.plan.row_ids()
+        return [seq for seq, row in zip(self.seqs, rows, strict=True) if seq.row_id == row]
+
+
+class Flights:
+    """Launched plans, oldest first, and the results that came before their turn."""
+
+    __slots__ = ("_early", "_plans")
+
+    def __init__(self) -> None:
+        self._plans: deque[InFlight] = deque()
+        self._early: dict[int, StepResult] = {}
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    @property
+    def oldest(self) -> InFlight | None:
+        return self._plans[0] if self._plans else None
+
+    @property
+    def oldest_id(self) -> int | None:
+        return self._plans[0].plan_id if self._plans else None
+
+    def has_second_try(self) -> bool:
+        return any(flight.is_second_try for flight in self._plans)
+
+    def add(self, flight: InFlight) -> None:
+        self._plans.append(flight)
+
+    def pop_newest(self) -> InFlight:
+        """The newest plan is lost, and its result, should it have come."""
+        flight = self._plans.pop()
+        self._early.pop(flight.plan_id, None)
+        return flight
+
+    def clear(self) -> None:
+        self._plans.clear()
+        self._early.clear()
+
+    def accept(self, result: StepResult, generation: int, vocab_size: int) -> bool:
+        """Takes a result in. False if no such plan of this generation is in flight: it is to be dropped whole.
+
+        Raises ProtocolError if it is not what its plan asked for.
+        """
+        flight = next((each for each in self._plans if each.plan_id == result.plan_id), None)
+        if flight is None or result.generation != generation:
+            return False
+        _require_fit(flight.step.plan, result, vocab_size)
+        self._early.setdefault(result.plan_id, result)
+        return True
+
+    def pop_due(self) -> tuple[InFlight, StepResult] | None:
+        """The oldest plan with its result, if that has come."""
+        if not self._plans or self._plans[0].plan_id not in self._early:
+            return None
+        flight = self._plans.popleft()
+        return flight, self._early.pop(flight.plan_id)
+
+
+def _require_fit(plan: Plan, result: StepResult, vocab_size: int) -> None:
+    names = [request.request_id for request in plan.requests]
+    if list(result.rows) != list(zip(names, plan.choices, plan.incarnations, plan.epochs, strict=True)):
+        raise ProtocolError(f"the result of plan {plan.plan_id} must name the plan's rows in their order, found {result.rows}")
+    fits = [len(tokens) for tokens in result.tokens] == list(plan.samples)
+    if not fits or any(not 0 <= tokens[0] < vocab_size for tokens in result.tokens if tokens):
+        raise ProtocolError(
+            f"each sampling row of plan {plan.plan_id} must yield one token of the vocabulary and the others none, "
+            f"found {result.tokens}"
+        )
