@@ -122,12 +122,18 @@ class ModelFacts:
         if ended:
             self._ended(ended, after)
 
-    def abandoned(self, plans: Sequence[Plan], after: Snapshot) -> None:
-        tables = {(s.request_id, s.choice, s.incarnation): s.table for s in after.sequences()}
-        keys = dict.fromkeys(row[:3] for plan in plans for row in plan.row_ids())
-        for key in keys:
-            if key in self.requests.live:
-                self.scheduler.abandoned(key)
+    def abandoned(self, lost: Sequence[Plan], in_flight: Sequence[Plan], after: Snapshot) -> None:
+        """``in_flight``: the plans launched before the lost ones, still on their way."""
+        tables = {(s.request_id, s.choice, s.incarnation): s.table + s.reserved for s in after.sequences()}
+        ahead: dict[RowId, list[tuple[int, bool]]] = {}
+        for plan in in_flight:
+            for row, identity in enumerate(plan.row_ids()):
+                end = plan.starts[row] + plan.num_tokens[row]
+                ahead.setdefault(identity, []).append((end, plan.samples[row]))
+        for key in dict.fromkeys(identity[:3] for plan in lost for identity in plan.row_ids()):
+            facts = self.requests.live.get(key)
+            if facts is not None:
+                self.scheduler.abandoned(key, ahead.get(RowId(*key, facts.epoch), ()))
                 self.prefix.released(self.allocator.replace(key, tables.get(key, ())), after.cached)
 
     def reset(self) -> None:

@@ -6,7 +6,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from engine_under_test.types import FinishReason, PlannedStep
 from models.allocator_model import Key
@@ -157,11 +157,13 @@ class SchedulerModel:
         self._forget_epoch(key)
         self._waiting[key] = 0
 
-    def abandoned(self, key: Key) -> None:
-        """Plans of the choice were lost: it goes on from what is committed, or begins its epoch anew."""
-        self._ahead.pop(key, None)
-        if key in self._committed:
-            self._scheduled[key] = self._committed[key]
+    def abandoned(self, key: Key, ahead: Sequence[tuple[int, bool]]) -> None:
+        """Plans of the choice were lost. ``ahead``: end and `samples` of its rows that are still in flight, oldest first. It
+        goes on behind those, or from what is committed, or begins its epoch anew."""
+        self._ahead[key] = sum(samples for _, samples in ahead)
+        scheduled = ahead[-1][0] if ahead else self._committed.get(key)
+        if scheduled is not None:
+            self._scheduled[key] = scheduled
         else:
             self._scheduled.pop(key, None)
             self._waiting[key] = 0

@@ -224,6 +224,8 @@ class World:
     def _plan(self, _op: Op | None = None) -> bool:
         if len(self._flights) >= self.caps.max_plans_in_flight:
             return False
+        if not self._finish_lost():
+            return True
         before = self._snapshot
         step = self.target.plan()
         after, events = self._observe(may_be_quiet=step is None)
@@ -284,6 +286,13 @@ class World:
         assert execution is not None
         self.history.add(Landing(result.plan_id, result.generation, result.rows, result.tokens, execution.addresses))
 
+    def _finish_lost(self) -> bool:
+        """The device gets to the end of lost plans before their fences can pass."""
+        if self._lost and not self._is_held:
+            lost, self._lost = self._lost, []
+            return all(self._execute(flight) for flight in lost)
+        return True
+
     def _execute(self, flight: Flight) -> bool:
         """Runs the stream up to this plan. A step that the runner can not run as planned is a finding."""
         try:
@@ -320,6 +329,8 @@ class World:
     def _rollback(self) -> bool:
         if not self.caps.has_transaction or len(self._flights) >= self.caps.max_plans_in_flight:
             return False
+        if not self._finish_lost():
+            return True
         before = self._snapshot
         step = self._more.reserve()
         if step is not None:
@@ -346,7 +357,7 @@ class World:
         self._past.extend(lost)
         self._lost += [flight for flight in lost if flight.execution is None]
         self._had_fault()
-        self.facts.abandoned([flight.step.plan for flight in lost], after)
+        self.facts.abandoned([f.step.plan for f in lost], [f.step.plan for f in self._flights], after)
         wrong = self._learn(events, before, after) or wrong
         steps = tuple(flight.step for flight in lost)
         self._judge(Happening.ABANDONED, before, after, events, wrong, landed=steps[0], abandoned=steps)
@@ -355,11 +366,8 @@ class World:
     # -- the rest of the target --------------------------------------------------------------------------------
 
     def _poll(self) -> bool:
-        if self._lost and not self._is_held:
-            for flight in self._lost:
-                if not self._execute(flight):
-                    return True
-            self._lost = []
+        if not self._finish_lost():
+            return True
         before = self._snapshot
         count = self.target.poll()
         after, events = self._observe(may_be_quiet=True)
