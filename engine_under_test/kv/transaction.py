@@ -76,11 +76,6 @@ class KvTransaction:
             keys.append(self.index.key(table.namespace, parent_key, table.tokens[start : start + size], media))
         return keys[number]
 
-    def needs_copy(self, table: BlockTable, start: int) -> bool:
-        """A write at position `start` would meet a shared, partly filled block (KV-11)."""
-        number, offset = divmod(start, self.block_size)
-        return offset != 0 and self.pool.ref_counts[table.blocks[number]] > 1
-
     @property
     def num_free(self) -> int:
         return self.pool.num_free
@@ -320,10 +315,10 @@ class KvTransaction:
                 if change.source is not None:
                     self._let_go(change.source, plan_id)
                 continue
+            fence = table.last_plan  # later plans, lost with this one, used its blocks too
             if change.source is not None:
-                self._let_go(table.blocks[change.copied_at], plan_id)
+                self._let_go(table.blocks[change.copied_at], fence)
                 table.blocks[change.copied_at] = change.source
-            fence = plan_id
             for block in reversed(table.blocks[change.num_blocks_before :]):
                 fence = self._let_go(block, fence)
             del table.blocks[change.num_blocks_before :]
