@@ -1,0 +1,194 @@
+"""What the prefix index says: committed content, its true key, its namespace, completeness (KV-6 to KV-8, KV-13, KV-15)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine_under_test.types import Caps, Request
+from properties.invariants.predicate import Predicate, predicate, row_named, violation
+from properties.invariants.reading import index_changed, reading, touched_entries
+from properties.moment import Content, Happening, Moment
+from properties.verdict import Violation
+
+
+def index_names_committed_blocks_only(moment: Moment) -> Violation | None:
+    """KV-6: each indexed block is full, and every token of it was committed.
+
+    Source: nano-vllm pull 209 (blocks could be hit when allocated, before their KV was computed).
+    """
+    committed, size = moment.facts.content_by_block, moment.after.block_size
+    for block, entry in touched_entries(moment).items():
+        if len(entry.tokens) != size:
+            return violation(
+                "KV-6", f"block {block}", f"indexed with {len(entry.tokens)} tokens", f"{size} tokens, a full block"
+            )
+        if block not in committed:
+            return violation("KV-6", f"block {block}", "indexed, its tokens are not committed", "committed content only")
+        if moment.facts.translate(entry) is None:
+            return violation("KV-6", f"block {block}", f"indexed as {_shown(entry.tokens)}", "content that was committed")
+    return None
+
+
+def entries_stand_under_their_true_key(moment: Moment) -> Violation | None:
+    """KV-7: the key of an entry is the hash of its tokens, media, namespace and parent's key.
+
+    Source: docs/prefix-key.md.
+    """
+    for block, entry in touched_entries(moment).items():
+        expected = moment.facts.expected_key(entry)
+        if expected is not None and expected != entry.key:
+            return violation("KV-7", f"entry of block {block}", f"key {entry.key.hex()}", f"key {expected.hex()}")
+    return None
+
+
+def entries_name_what_their_block_holds(moment: Moment) -> Violation | None:
+    """KV-7: what the index says of a block is what was committed into it, its whole prefix included.
+
+    Source: nano-vllm pull 218 (a reused block kept its old entry); vllm pull 4762.
+    """
+    committed = moment.facts.content_by_block
+    for block, entry in touched_entries(moment).items():
+        held, said = committed.get(block), moment.facts.translate(entry)
+        if held is not None and said is not None and held is not said:
+            return violation(
+                "KV-7", f"block {block}", f"indexed as {_shown(said.tokens)}", f"{_shown(held.tokens)}, as committed"
+            )
+    return None
+
+
+def hits_hold_the_query(moment: Moment) -> Violation | None:
+    """KV-7: the blocks that a row found hold the first tokens of its prompt and output, in order.
+
+    Source: text-generation-inference pull 3067 (a look-up went on after a partial match); llm-d-inference-sim pull 701.
+    """
+    assert moment.planned is not None
+    plan, size = moment.planned.plan, moment.after.block_size
+    for i, hits in enumerate(plan.hit_blocks):
+        if not hits:
+            continue
+        row, known = plan.row_id(i), _known_tokens(moment, i)
+        for number, block in enumerate(hits):
+            content = moment.facts.content_by_block.get(block)
+            query = known[number * size : (number + 1) * size]
+            found = "nothing committed" if content is None else _shown(content.tokens)
+            if content is None or content.tokens[: len(query)] != query:
+                subject = f"{row_named(row)}, hit {number}, block {block}"
+                return violation("KV-7", subject, found, f"{_shown(query)}, the query's tokens")
+    return None
+
+
+def hits_stay_in_their_namespace(moment: Moment) -> Violation | None:
+    """KV-8: a row's hits are content of its own model revision, tenant, salt, adapter and version, media and offsets.
+
+    Source: vllm issues 30931 and 42125, pull 36708; TensorRT-LLM pull 12306.
+    """
+    assert moment.planned is not None
+    plan = moment.planned.plan
+    for i, hits in enumerate(plan.hit_blocks):
+        if not hits:
+            continue
+        request = plan.requests[i]
+        chain = moment.facts.prompt_contents(request, request.prompt)
+        for number, block in enumerate(hits[: len(request.prompt) // moment.after.block_size]):
+            content = moment.facts.content_by_block.get(block)
+            own = chain[number] if number < len(chain) else None
+            if content is not None and content is not own:
+                subject = f"{row_named(plan.row_id(i))}, hit {number}, block {block}"
+                return violation("KV-8", subject, _origin(content), _namespace_of(request))
+    return None
+
+
+def hits_leave_something_to_compute(moment: Moment) -> Violation | None:
+    """KV-13: a hit is whole blocks below the last token, and the row starts right behind it.
+
+    Source: nano-vllm pull 199 (a hit on the whole prompt scheduled no token).
+    """
+    assert moment.planned is not None
+    plan, size, now = moment.planned.plan, moment.after.block_size, reading(moment.after)
+    for i, hits in enumerate(plan.hit_blocks):
+        if not hits:
+            continue
+        row = plan.row_id(i)
+        sequence = now.row(row)
+        if sequence is not None and len(hits) > (most := (sequence.visible_len - 1) // size):
+            expected = f"at most {most} of {sequence.visible_len} tokens"
+            return violation("KV-13", row_named(row), f"a hit of {len(hits)} blocks", expected)
+        if plan.starts[i] != len(hits) * size:
+            return violation("KV-13", row_named(row), f"starts at {plan.starts[i]}", f"{len(hits) * size}, behind its hit")
+    return None
+
+
+def committed_content_stays_hittable(moment: Moment) -> Violation | None:
+    """KV-15: what was committed and neither evicted nor reset can be found.
+
+    Source: sglang pull 27562 (eviction of an inner node orphaned its subtree).
+    """
+    if not (moment.is_audit or moment.happening is Happening.LANDED or index_changed(moment)):
+        return None
+    hittable = moment.facts.hittable
+    missing = hittable.keys() - moment.after.cached.keys()
+    if missing:
+        block = min(missing)
+        return violation("KV-15", f"block {block}", "not to be found", f"found as {_shown(hittable[block].tokens)}")
+    return None
+
+
+def parents_of_entries_stay(moment: Moment) -> Violation | None:
+    """KV-15: no entry is unreachable because its parent is gone.
+
+    Source: sglang pulls 27562 and 31902.
+    """
+    if not (moment.is_audit or index_changed(moment)):
+        return None
+    cached = moment.after.cached
+    entries = set(cached.values())
+    orphans = {entry.parent for entry in entries}.difference(entries, (None,))
+    if not orphans:
+        return None
+    translate = moment.facts.translate
+    contents = {translate(entry) for entry in entries}
+    for block, entry in cached.items():
+        parent = entry.parent
+        if parent is not None and parent in orphans and translate(parent) not in contents:
+            return violation(
+                "KV-15", f"entry of block {block}", f"its parent {_shown(parent.tokens)} is gone", "every ancestor indexed"
+            )
+    return None
+
+
+def _known_tokens(moment: Moment, row: int) -> tuple[int, ...]:
+    """Prompt and the output that the harness knows: the target may know more."""
+    assert moment.planned is not None
+    plan = moment.planned.plan
+    choice = moment.facts.choice(plan.row_id(row))
+    return plan.requests[row].prompt if choice is None else (*plan.requests[row].prompt, *choice.emitted)
+
+
+def _shown(tokens: tuple[int, ...]) -> str:
+    return f"tokens {' '.join(map(str, tokens))}"
+
+
+def _origin(content: Content) -> str:
+    return f"content of namespace {content.namespace!r} with media {content.media}"
+
+
+def _namespace_of(request: Request) -> str:
+    adapter = "no adapter" if request.adapter is None else f"adapter {request.adapter.name} version {request.adapter.version}"
+    media = ", ".join(f"{item.digest} at {item.start}" for item in request.media) or "none"
+    return f"its own: tenant {request.tenant!r}, salt {request.cache_salt!r}, {adapter}, media {media}"
+
+
+def _caches(caps: Caps) -> bool:
+    return caps.has_prefix_cache
+
+
+PREDICATES: Final[tuple[Predicate, ...]] = (
+    predicate("KV-6", index_names_committed_blocks_only, is_observable=_caches),
+    predicate("KV-7", entries_stand_under_their_true_key, is_observable=_caches),
+    predicate("KV-7", entries_name_what_their_block_holds, is_observable=_caches),
+    predicate("KV-7", hits_hold_the_query, Happening.PLANNED, needs=("planned",), is_observable=_caches),
+    predicate("KV-8", hits_stay_in_their_namespace, Happening.PLANNED, needs=("planned",), is_observable=_caches),
+    predicate("KV-13", hits_leave_something_to_compute, Happening.PLANNED, needs=("planned",), is_observable=_caches),
+    predicate("KV-15", committed_content_stays_hittable, is_observable=_caches),
+    predicate("KV-15", parents_of_entries_stay, is_observable=_caches),
+)

@@ -1,0 +1,169 @@
+"""Who holds a block: conservation, reference counts, freed once, the padding block (KV-1, KV-2, KV-4, KV-14)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from typing import Final
+
+from engine_under_test.types import PADDING_BLOCK, Caps, EventKind, ReferenceModel
+from properties.invariants.predicate import Predicate, blocks_named, predicate, violation
+from properties.invariants.reading import reading
+from properties.moment import Happening, Moment
+from properties.verdict import Violation
+
+
+def blocks_are_conserved(moment: Moment) -> Violation | None:
+    """KV-1: every block is in exactly one of free (empty or cached), held (reserved, owned or pinned) and quarantined.
+
+    Where cached blocks are evicted on demand they need not stand in the free queue. A hit on a quarantined block must take it
+    out of quarantine: it is held again.
+    Source: Kwon et al., Efficient Memory Management for LLM Serving with PagedAttention, SOSP 2023, section 4.2.
+    """
+    now, quarantined = reading(moment.after), moment.after.quarantined.keys()
+    for one, other, where in (
+        (now.free, now.held, "free and held"),
+        (now.free, quarantined, "free and quarantined"),
+        (now.held, quarantined, "held and quarantined"),
+    ):
+        if not one.isdisjoint(other):
+            return violation("KV-1", blocks_named(one & other), where, "exactly one state for each block")
+    first = 1 if moment.caps.has_padding else 0
+    pool = frozenset(range(first, first + moment.after.num_blocks))
+    placed = now.free.union(now.held, quarantined, moment.after.cached if moment.caps.evicts_on_demand else ())
+    if placed == pool:
+        return None
+    if lost := pool - placed:
+        return violation("KV-1", blocks_named(lost), "neither free nor held nor quarantined", "exactly one of them")
+    return violation("KV-1", blocks_named(placed - pool), "in use", f"a pool of blocks {first} to {max(pool)}")
+
+
+def reference_counts_are_true(moment: Moment) -> Violation | None:
+    """KV-2: a block's count is the number of tables, reservations and pins that name it.
+
+    Source: Kwon et al., SOSP 2023, section 4.4 (blocks shared between sequences carry a count).
+    """
+    after = moment.after
+    counts = after.ref_counts
+    if counts is None:
+        return None
+    tables = [sequence.table for sequence in (*after.running, *after.waiting)]
+    holders = Counter(chain(*tables, *after.reservations.values(), after.pinned))
+    total = sum(counts) - (counts[PADDING_BLOCK] if moment.caps.has_padding else 0)
+    if total == sum(holders.values()) and all(counts[block] == held for block, held in holders.items()):
+        return None
+    for block, count in enumerate(counts):
+        if count != holders[block] and not (block == PADDING_BLOCK and moment.caps.has_padding):
+            names = [f"{s.request_id}/{s.choice}" for s in after.sequences() if block in s.table]
+            plans = [f"plan {plan_id}" for plan_id, blocks in after.reservations.items() if block in blocks]
+            held_by = ", ".join(names + plans + ["a pin"] * after.pinned.count(block)) or "nobody"
+            return violation("KV-2", f"block {block}", f"count {count}", f"{holders[block]}, held by {held_by}")
+    return None
+
+
+def blocks_are_freed_once(moment: Moment) -> Violation | None:
+    """KV-4: no block stands in the free queue twice.
+
+    Source: mini-sglang pull 111 (an abort and an end in one overlapped iteration freed a request twice).
+    """
+    free = moment.after.free
+    if len(free) == len(reading(moment.after).free):
+        return None
+    twice = [block for block, count in Counter(free).items() if count > 1]
+    return violation("KV-4", blocks_named(twice), "in the free queue more than once", "once for each acquisition")
+
+
+def freed_blocks_have_no_holder(moment: Moment) -> Violation | None:
+    """KV-4: a block in the free queue has count 0 and no table, reservation or pin names it.
+
+    Source: TensorRT-LLM pull 12667 (a pinned block of count 0 stayed in the free queue).
+    """
+    now = reading(moment.after)
+    if not now.free.isdisjoint(now.held):
+        return violation("KV-4", blocks_named(now.free & now.held), "in the free queue while held", "no holder")
+    counts = moment.after.ref_counts
+    if counts is not None and moment.caps.reference_model is ReferenceModel.PER_TABLE:
+        for block in now.free - reading(moment.before).free if not moment.is_audit else now.free:
+            if counts[block]:
+                return violation("KV-4", f"block {block}", f"freed with count {counts[block]}", "count 0")
+    return None
+
+
+def freed_blocks_are_behind_their_fence(moment: Moment) -> Violation | None:
+    """KV-4: a block enters the free queue only when no launched plan that uses it is still unsettled.
+
+    Source: sglang pull 18803 (freed at the end of a request while an overlapped forward still read it).
+    """
+    before, after = moment.before, moment.after
+    freed = reading(after).free - reading(before).free
+    if not freed or before.generation != after.generation:
+        return None
+    for plan_id in after.unsettled:
+        used = moment.uses.get(plan_id)
+        if used is not None and not freed.isdisjoint(used):
+            subject = blocks_named(freed & used)
+            return violation("KV-4", subject, f"freed while plan {plan_id} uses it", f"quarantine until plan {plan_id} settles")
+    return None
+
+
+def each_acquisition_is_freed_once(moment: Moment) -> Violation | None:
+    """KV-4: between two FREED events of a block, somebody took it.
+
+    Source: LMCache pull 5095 (retrieve and lookup both let go of the same objects).
+    """
+    if moment.before.generation != moment.after.generation:
+        return None
+    free = set(reading(moment.before).free)
+    for event in moment.events:
+        if event.kind is EventKind.FREED:
+            if not free.isdisjoint(event.blocks):
+                twice = blocks_named(free.intersection(event.blocks))
+                return violation("KV-4", twice, "freed while in the free queue", "once for each acquisition")
+            free.update(event.blocks)
+        elif event.kind in _TAKES:
+            free.difference_update(event.blocks)
+    return None
+
+
+_TAKES: Final = frozenset({EventKind.RESERVED, EventKind.HIT, EventKind.OWNED, EventKind.FORKED, EventKind.PINNED})
+
+
+def padding_belongs_to_nobody(moment: Moment) -> Violation | None:
+    """KV-14: the padding block is never owned, cached, quarantined, free, planned or read.
+
+    Source: rvllm pull 32 (padded rows wrote the KV of a live slot 0).
+    """
+    after, now = moment.after, reading(moment.after)
+    places = [("held", now.held), ("free", now.free), ("cached", after.cached), ("quarantined", after.quarantined)]
+    if moment.planned is not None:
+        plan, reservation = moment.planned.plan, moment.planned.reservation
+        places += [("a hit", blocks) for blocks in plan.hit_blocks if blocks]
+        places += [("in a planned table", table) for table in reservation.tables]
+        places += [("copied", copy[:2]) for copy in reservation.copies]
+        places.append(("filled", reservation.fills))
+        if reservation.slots and min(reservation.slots) < after.block_size:
+            places.append(("written", (PADDING_BLOCK,)))
+    for where, blocks in places:
+        if PADDING_BLOCK in blocks:
+            return violation("KV-14", f"the padding block ({PADDING_BLOCK})", where, "nobody's, never read and never written")
+    return None
+
+
+def _counts_tables(caps: Caps) -> bool:
+    return caps.reference_model is ReferenceModel.PER_TABLE
+
+
+PREDICATES: Final[tuple[Predicate, ...]] = (
+    predicate("KV-14", padding_belongs_to_nobody, is_observable=lambda caps: caps.has_padding),
+    predicate("KV-4", blocks_are_freed_once),
+    predicate("KV-4", freed_blocks_have_no_holder),
+    predicate("KV-4", freed_blocks_are_behind_their_fence, is_observable=lambda caps: caps.has_fences),
+    predicate(
+        "KV-4",
+        each_acquisition_is_freed_once,
+        *(set(Happening) - {Happening.ROLLED_BACK, Happening.RESET, Happening.RESTARTED}),
+        is_observable=lambda caps: caps.has_events,
+    ),
+    predicate("KV-1", blocks_are_conserved),
+    predicate("KV-2", reference_counts_are_true, needs=("after.ref_counts",), is_observable=_counts_tables),
+)

@@ -1,0 +1,192 @@
+"""Lengths and the steps of the KV transaction: reserve, rollback, abandon, commit (KV-5, KV-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Final
+
+from engine_under_test.types import Caps, PrefixEntry, Snapshot
+from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
+from properties.invariants.reading import has_same_rows, reading
+from properties.moment import Happening, Moment
+from properties.verdict import Violation
+
+
+def lengths_are_ordered(moment: Moment) -> Violation | None:
+    """KV-5: committed <= scheduled <= allocated, each within the blocks that hold it; idle means scheduled = committed.
+
+    The last visible token is never committed: it is the input of the next step, also of a choice that is computed anew.
+    Source: engine_under_test/types.py, SequenceSnapshot; lmdeploy pull 4685 (a length counted twice).
+    """
+    size = moment.after.block_size
+    for s in (*moment.after.running, *moment.after.waiting):
+        committed, scheduled, allocated = s.committed_len, s.scheduled_len, s.allocated_len
+        if not 0 <= committed <= scheduled <= allocated:
+            found = f"committed {committed}, scheduled {scheduled}, allocated {allocated}"
+            return violation("KV-5", row_named(s.row_id), found, "committed <= scheduled <= allocated")
+        if allocated > (len(s.table) + len(s.reserved)) * size or committed > len(s.table) * size:
+            found = f"committed {committed}, allocated {allocated}"
+            expected = f"at most {len(s.table)} owned and {len(s.reserved)} reserved blocks of {size}"
+            return violation("KV-5", row_named(s.row_id), found, expected)
+        if not s.plans and scheduled != committed:
+            return violation("KV-5", row_named(s.row_id), f"idle with scheduled {scheduled}", f"committed, {committed}")
+        if committed >= s.visible_len or scheduled >= s.visible_len + len(s.plans):
+            found = f"committed {committed}, scheduled {scheduled} of {s.visible_len} visible"
+            return violation("KV-5", row_named(s.row_id), found, f"at most {s.visible_len - 1} and one more a plan in flight")
+    return None
+
+
+def decoding_lags_by_one(moment: Moment) -> Violation | None:
+    """KV-5: behind a row that sampled, all but the newest token of its choice are committed.
+
+    Source: mini-sglang pull 115 (the computed length advanced without the token).
+    """
+    assert moment.landed is not None
+    plan, now = moment.landed.plan, reading(moment.after)
+    if plan.plan_id in moment.after.plans or plan.generation != moment.after.generation:
+        return None
+    for i, samples in enumerate(plan.samples):
+        s = now.row(plan.row_id(i)) if samples else None
+        if s is not None and s.visible_len - s.committed_len != 1:
+            found = f"{s.visible_len} visible, {s.committed_len} committed"
+            return violation("KV-5", row_named(s.row_id), found, "visible - committed = 1 behind a sampled token")
+    return None
+
+
+def reserve_takes_all(moment: Moment) -> Violation | None:
+    """KV-12: a reservation has a block for every position and the right slot for every position that is computed.
+
+    Source: transformers pull 46117, vllm pull 11565 (a reservation that failed midway had taken some blocks).
+    """
+    assert moment.planned is not None
+    plan, reservation, size = moment.planned.plan, moment.planned.reservation, moment.after.block_size
+    expected: list[int] = []
+    for i, (position, count) in enumerate(zip(plan.starts, plan.num_tokens, strict=True)):
+        table, end = reservation.tables[i], position + count
+        if len(table) * size < end:
+            return violation("KV-12", row_named(plan.row_id(i)), f"a table of {len(table)} blocks", f"blocks for {end} slots")
+        expected.extend(_slots(table, position, end, size))
+    if tuple(expected) != reservation.slots:
+        found, wanted = f"slots {reservation.slots}", f"{tuple(expected)}, where the tables put them"
+        return violation("KV-12", f"plan {plan.plan_id}", found, wanted)
+    held = reading(moment.after).held
+    if loose := set(chain.from_iterable(reservation.new_blocks)) - held:
+        return violation("KV-12", blocks_named(loose), f"taken by plan {plan.plan_id} but held by nobody", "held until its end")
+    return None
+
+
+def _slots(table: tuple[int, ...], start: int, end: int, size: int) -> Iterator[int]:
+    """Where the table puts positions ``start .. end - 1``, block by block."""
+    for number in range(start // size, -(-end // size)):
+        first = table[number] * size
+        yield from range(first + max(start - number * size, 0), first + min(end - number * size, size))
+
+
+def rollback_restores_everything(moment: Moment) -> Violation | None:
+    """KV-12: after a rollback all is as before reserve: order of the free queue and evicted entries included.
+
+    Preemptions that made room stay: then the states differ by more than the reservation and are not compared.
+    Source: nano-vllm pull 211, atlas pull 373 (a failed prefill released nothing of what it had matched).
+    """
+    return _same_state(moment, "after the rollback") if has_same_rows(moment) else None
+
+
+def nothing_planned_leaves_no_trace(moment: Moment) -> Violation | None:
+    """KV-12: a reservation that was refused, or not tried, changes nothing.
+
+    Source: vllm pull 11565 (hits were referenced before it was known that the rest could be allocated).
+    """
+    if moment.planned is not None or moment.before.unsettled != moment.after.unsettled or not has_same_rows(moment):
+        return None
+    return _same_state(moment, "after a plan that came to nothing")
+
+
+def abandon_returns_blocks_empty(moment: Moment) -> Violation | None:
+    """KV-12: abandoned plans take every later one with them, and what they took as new comes back empty, held by nobody.
+
+    Source: sglang pull 38355 (pages published mid-prefill, then freed by retract or abort).
+    """
+    plans = moment.after.plans
+    gone = [plan_id for plan_id in moment.before.plans if plan_id not in plans]
+    left = [plan_id for plan_id in moment.before.plans if plan_id in plans and gone and plan_id > min(gone)]
+    if left:
+        return violation("KV-12", f"plan {left[0]}", f"in flight though plan {min(gone)} was abandoned", "abandoned with it")
+    now = reading(moment.after)
+    for step in moment.abandoned:
+        plan_id = step.plan.plan_id
+        if plan_id in plans or plan_id in moment.after.reservations:
+            return violation("KV-12", f"plan {plan_id}", "abandoned but in flight", "no longer in flight")
+        new = set(chain.from_iterable(step.reservation.new_blocks))
+        if not new.isdisjoint(now.held):
+            return violation("KV-12", blocks_named(new & now.held), f"held, plan {plan_id} was abandoned", "nobody's")
+        if not new.isdisjoint(moment.after.cached):
+            named = blocks_named(new.intersection(moment.after.cached))
+            return violation("KV-12", named, f"cached, plan {plan_id} was abandoned", "empty")
+    return None
+
+
+def commit_applies_the_whole_plan(moment: Moment) -> Violation | None:
+    """KV-12: when the oldest plan's result is in, the plan and its reservation are gone and its live rows have advanced.
+
+    Source: vllm pull 47900 (a frame in flight stayed alive behind a preemption).
+    """
+    assert moment.landed is not None
+    plan, after = moment.landed.plan, moment.after
+    if not moment.before.plans or moment.before.plans[0] != plan.plan_id or plan.generation != after.generation:
+        return None
+    if plan.plan_id in after.plans or plan.plan_id in after.reservations:
+        return violation("KV-12", f"plan {plan.plan_id}", "still in flight behind its result", "committed, nothing reserved")
+    now = reading(after)
+    for i, start in enumerate(plan.starts):
+        s = now.row(plan.row_id(i))
+        if s is not None and s.committed_len < (end := start + plan.num_tokens[i]):
+            return violation("KV-12", row_named(s.row_id), f"committed {s.committed_len}", f"{end}: its plan is committed")
+    return None
+
+
+_COLUMNS: Final = (
+    "free", "ref_counts", "reservations", "pinned", "quarantined", "plans", "running", "waiting", "cache_generation",
+)  # fmt: skip
+
+
+def _same_state(moment: Moment, when: str) -> Violation | None:
+    before, after = moment.before, moment.after
+    for name in _COLUMNS:
+        one, other = getattr(before, name), getattr(after, name)
+        if one != other:
+            return violation("KV-12", f"{name} {when}", other, f"{one}, as before")
+    if not _is_same_index(before, after):
+        changed = [block for block in {*before.cached, *after.cached} if not _is_same_entry(before.cached, after.cached, block)]
+        return violation("KV-12", f"index {when}", f"a change at {blocks_named(changed)}", "every entry as before")
+    return None
+
+
+def _is_same_index(before: Snapshot, after: Snapshot) -> bool:
+    if before.cached == after.cached:
+        return True
+    return all(_is_same_entry(before.cached, after.cached, block) for block in {*before.cached, *after.cached})
+
+
+def _is_same_entry(before: Mapping[int, PrefixEntry], after: Mapping[int, PrefixEntry], block: int) -> bool:
+    one, other = before.get(block), after.get(block)
+    return one is other or (
+        one is not None
+        and other is not None
+        and (one.key, one.namespace, one.tokens, one.media) == (other.key, other.namespace, other.tokens, other.media)
+    )
+
+
+def _transacts(caps: Caps) -> bool:
+    return caps.has_transaction
+
+
+PREDICATES: Final[tuple[Predicate, ...]] = (
+    predicate("KV-12", reserve_takes_all, Happening.PLANNED, needs=("planned",)),
+    predicate("KV-12", rollback_restores_everything, Happening.ROLLED_BACK, is_observable=_transacts),
+    predicate("KV-12", nothing_planned_leaves_no_trace, Happening.PLANNED, is_observable=_transacts),
+    predicate("KV-12", abandon_returns_blocks_empty, Happening.ABANDONED, is_observable=_transacts),
+    predicate("KV-12", commit_applies_the_whole_plan, Happening.LANDED, needs=("landed",)),
+    predicate("KV-5", lengths_are_ordered),
+    predicate("KV-5", decoding_lags_by_one, Happening.LANDED, needs=("landed",)),
+)

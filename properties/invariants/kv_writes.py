@@ -1,0 +1,200 @@
+"""What may be written and what may be taken: order, copy on write, lifetime, poison (KV-3, KV-10, KV-11, KV-16)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine_under_test.types import BlockCopy, SequenceSnapshot
+from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
+from properties.invariants.reading import reading, still_held
+from properties.moment import Happening, Moment
+from properties.verdict import Violation
+
+
+def writes_of_a_slot_are_ordered(moment: Moment) -> Violation | None:
+    """KV-3: no plan writes a slot twice, nor one that an unsettled plan of somebody else writes.
+
+    A row may write again into a block that its table has owned all along (a relaunch behind an abandoned plan): it stands on
+    the same stream.
+    Source: Lamport, Time, Clocks, and the Ordering of Events in a Distributed System, CACM 1978.
+    """
+    assert moment.planned is not None
+    slots = moment.planned.reservation.slots
+    written = set(slots)
+    if len(written) != len(slots):
+        twice = [slot for slot in written if slots.count(slot) > 1]
+        return violation("KV-3", f"slot {min(twice)}", f"written twice by plan {moment.planned.plan.plan_id}", "one write")
+    for plan_id in moment.after.unsettled:
+        other = moment.writes.get(plan_id)
+        if other is None or written.isdisjoint(other):
+            continue
+        again = {slot // moment.after.block_size for slot in written & other}
+        if foreign := again - _kept_tables(moment):
+            return violation("KV-3", blocks_named(foreign), f"written while plan {plan_id} writes it", "an ordered write")
+    return None
+
+
+def _kept_tables(moment: Moment) -> set[int]:
+    """The blocks that rows of the planned step owned before it and own still."""
+    assert moment.planned is not None
+    before, after = reading(moment.before), reading(moment.after)
+    kept: set[int] = set()
+    for row in moment.planned.plan.row_ids():
+        one, other = before.row(row), after.row(row)
+        if one is not None and other is not None:
+            kept.update(set(one.table).intersection(other.table))
+    return kept
+
+
+def committed_slots_are_never_rewritten(moment: Moment) -> Violation | None:
+    """KV-3: a plan writes behind its rows' committed slots, and never into an indexed block.
+
+    Source: engine_under_test/types.py, SequenceSnapshot (committed = written and confirmed).
+    """
+    assert moment.planned is not None
+    plan, reservation = moment.planned.plan, moment.planned.reservation
+    now, size = reading(moment.after), moment.after.block_size
+    for row, start in zip(plan.row_ids(), plan.starts, strict=True):
+        sequence = now.row(row)
+        if sequence is not None and start < sequence.committed_len:
+            return violation("KV-3", row_named(row), f"writes from position {start}", f"from {sequence.committed_len} on")
+    indexed = {slot // size for slot in reservation.slots}.intersection(moment.after.cached)
+    if indexed:
+        return violation("KV-3", blocks_named(indexed), "written while indexed", "indexed blocks never change")
+    return None
+
+
+def taken_blocks_have_no_holder(moment: Moment) -> Violation | None:
+    """KV-10: what a plan takes as new is held by nobody else, taken once, and not quarantined.
+
+    Source: mini-sglang pull 142 (pages freed while a page table still pointed to them).
+    """
+    assert moment.planned is not None
+    taken = [block for blocks in moment.planned.reservation.new_blocks for block in blocks]
+    new = set(taken)
+    if len(new) != len(taken):
+        return violation("KV-10", blocks_named(b for b in new if taken.count(b) > 1), "taken twice by one plan", "once")
+    if new and not new.isdisjoint(still_held(moment)):
+        return violation("KV-10", blocks_named(new & still_held(moment)), "taken while held", "a block without a holder")
+    return None
+
+
+def taken_blocks_are_behind_every_use(moment: Moment) -> Violation | None:
+    """KV-10: what a plan takes as new is used by no plan that is still unsettled.
+
+    Source: sglang issue 24527 (pages reused whose remote writer was still active), pull 18803.
+    """
+    assert moment.planned is not None
+    new = {block for blocks in moment.planned.reservation.new_blocks for block in blocks}
+    if not new or moment.before.generation != moment.after.generation:
+        return None
+    for plan_id in moment.after.unsettled:
+        used = moment.uses.get(plan_id)
+        if used is not None and not new.isdisjoint(used):
+            return violation("KV-10", blocks_named(new & used), f"taken while plan {plan_id} uses it", "behind its fence")
+    return None
+
+
+def quarantine_waits_for_the_last_use(moment: Moment) -> Violation | None:
+    """KV-10: a released block waits for the last launched plan that uses it, not for an earlier one.
+
+    Source: sglang pull 18803 (freed at the end of a request while an overlapped forward still read it).
+    """
+    before, after = moment.before.quarantined, moment.after.quarantined
+    if not after or before == after:
+        return None
+    for block, plan_id in after.items():
+        if before.get(block) != plan_id:
+            users = [user for user in moment.after.unsettled if block in moment.uses.get(user, ())]
+            if users and plan_id < max(users):
+                return violation("KV-10", f"block {block}", f"waits for plan {plan_id}", f"plan {max(users)}, its last user")
+    return None
+
+
+def shared_blocks_are_copied_on_write(moment: Moment) -> Violation | None:
+    """KV-11: a row that goes on in a partly filled block that others share writes into a copy of its filled part.
+
+    Source: Kwon et al., SOSP 2023, section 4.4 (copy on write at block granularity).
+    """
+    assert moment.planned is not None
+    plan, reservation = moment.planned.plan, moment.planned.reservation
+    now, size = reading(moment.after), moment.after.block_size
+    for i, start in enumerate(plan.starts):
+        number, offset = divmod(start, size)
+        if not offset:
+            continue
+        row = plan.row_id(i)
+        sequence, table = now.row(row), reservation.tables[i]
+        if sequence is None or number >= len(sequence.table) or number >= len(table):
+            continue
+        owned, written = sequence.table[number], table[number]
+        if written == owned:
+            if others := _sharers(moment, sequence, owned):
+                return violation("KV-11", row_named(row), f"writes into block {owned}, shared with {others}", "a copy of it")
+        elif written in reservation.new_blocks[i] and not _is_copied(reservation.copies, owned, written, offset):
+            expected = f"a copy of at least {offset} slots of block {owned}"
+            return violation("KV-11", row_named(row), f"writes into block {written} without it", expected)
+    return None
+
+
+def _is_copied(copies: tuple[BlockCopy, ...], source: int, target: int, num_slots: int) -> bool:
+    return any(copy.source == source and copy.target == target and copy.num_slots >= num_slots for copy in copies)
+
+
+def _sharers(moment: Moment, sequence: SequenceSnapshot, block: int) -> str:
+    """Other choices whose table names the block and who will not have left it when the plan's rows write.
+
+    Who copies it in this plan has left it; who has an earlier plan in flight may have.
+    """
+    assert moment.planned is not None
+    now = reading(moment.after)
+    if now.table_counts[block] < 2:
+        return ""
+    plan, reservation = moment.planned.plan, moment.planned.reservation
+    leaving = {row for row, table in zip(plan.row_ids(), reservation.tables, strict=True) if block not in table}
+    others = [s for s in now.by_choice.values() if s is not sequence and block in s.table and s.row_id not in leaving]
+    return ", ".join(f"{s.request_id}/{s.choice}" for s in others if not set(s.plans) - {plan.plan_id})
+
+
+def only_listed_slots_are_written(moment: Moment) -> Violation | None:
+    """KV-16: a step changes the slots that its plan lists, copies into and fills, and no other, padding included.
+
+    Source: rvllm pull 32; docs/fingerprint.md, "What a runner does for a plan".
+    """
+    assert moment.execution is not None
+    reservation = moment.execution.step.reservation
+    strange = moment.execution.changed_slots.difference(reservation.slots)
+    if not strange:
+        return None
+    size = moment.after.block_size
+    allowed = {slot for block in reservation.fills for slot in range(block * size, (block + 1) * size)}
+    for copy in reservation.copies:
+        allowed.update(range(copy.target * size, copy.target * size + copy.num_slots))
+    if strange := strange - allowed:
+        slot = min(strange)
+        subject = f"slot {slot} (block {slot // size})"
+        return violation("KV-16", subject, f"changed by plan {reservation.plan_id}", "unchanged: the plan does not list it")
+    return None
+
+
+PREDICATES: Final[tuple[Predicate, ...]] = (
+    predicate("KV-10", taken_blocks_have_no_holder, Happening.PLANNED, needs=("planned",)),
+    predicate(
+        "KV-10",
+        taken_blocks_are_behind_every_use,
+        Happening.PLANNED,
+        needs=("planned",),
+        is_observable=lambda caps: caps.has_fences,
+    ),
+    predicate("KV-10", quarantine_waits_for_the_last_use, is_observable=lambda caps: caps.has_fences),
+    predicate("KV-3", writes_of_a_slot_are_ordered, Happening.PLANNED, needs=("planned",)),
+    predicate("KV-3", committed_slots_are_never_rewritten, Happening.PLANNED, needs=("planned",)),
+    predicate(
+        "KV-11",
+        shared_blocks_are_copied_on_write,
+        Happening.PLANNED,
+        needs=("planned",),
+        is_observable=lambda caps: caps.has_choices,
+    ),
+    predicate("KV-16", only_listed_slots_are_written, Happening.LANDED, needs=("execution",)),
+)

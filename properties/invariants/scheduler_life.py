@@ -1,0 +1,253 @@
+"""The life of a request: transitions, ends, aborts, deadlines, quiescence, counters.
+
+Judges SC-4 to SC-6, SC-11, SC-12, SC-14 and SC-15; never what a single plan may be (`scheduler_plan`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine_under_test.types import FinishReason, Output, ReferenceModel, RowId, Status
+from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
+from properties.invariants.reading import reading
+from properties.moment import ChoiceFacts, Happening, Moment
+from properties.recount import differences
+from properties.verdict import Violation
+
+
+def transitions_are_legal(moment: Moment) -> Violation | None:
+    """SC-4: waiting -> running -> ended; back to waiting only by preemption, restart or abandon; identities only rise.
+
+    Source: Kwon et al., SOSP 2023, section 4.5; tenstorrent vllm pull 326 (resumed requests taken for decodes).
+    """
+    before = reading(moment.before).by_choice
+    for key, now in reading(moment.after).by_choice.items():
+        was = before.get(key)
+        if was is None or (was.status is now.status and was.epoch == now.epoch):
+            continue
+        if now.epoch < was.epoch:
+            return violation("SC-4", row_named(now.row_id), f"epoch {now.epoch}", f"at least {was.epoch}, as before")
+        fell_back = was.status is Status.RUNNING and now.status is Status.WAITING
+        excused = now.epoch > was.epoch or moment.happening in _BEGINS_AGAIN
+        if was.status is Status.FINISHED or (fell_back and not excused):
+            subject = row_named(now.row_id)
+            return violation("SC-4", subject, f"{was.status} -> {now.status}", "a legal transition, or a new epoch")
+    return None
+
+
+_BEGINS_AGAIN: Final = frozenset({Happening.ABANDONED, Happening.RESTARTED})
+
+
+def ended_choices_stay_ended(moment: Moment) -> Violation | None:
+    """SC-4: what a target shows as live was accepted and has not ended: a terminal state is final.
+
+    Source: lmdeploy pull 4654 (a cancel overwrote the terminal status).
+    """
+    strange = reading(moment.after).by_choice.keys() - moment.facts.live().keys()
+    if strange:
+        request_id, choice, incarnation = min(strange)
+        subject = f"request {request_id}, choice {choice} (incarnation {incarnation})"
+        return violation("SC-4", subject, "live in the target", "never accepted, or ended for good")
+    return None
+
+
+def outputs_are_contiguous(moment: Moment) -> Violation | None:
+    """SC-5: the outputs handed out together follow on each other, and nothing follows an end.
+
+    Source: lmdeploy pull 4833 (an end published the last output again), mini-sglang pull 62.
+    """
+    nexts: dict[tuple[str, int, int], int | None] = {}
+    for output in moment.outputs:
+        key = (output.request_id, output.choice, output.incarnation)
+        expected = nexts.get(key, output.index)
+        if expected is None:
+            return violation("SC-5", _named(output), f"news from index {output.index} on", "nothing behind its end")
+        if output.index != expected:
+            return violation("SC-5", _named(output), f"tokens from index {output.index}", f"from index {expected}")
+        nexts[key] = None if output.finish_reason is not None else output.index + len(output.token_ids)
+    return None
+
+
+def nobody_vanishes_without_an_end(moment: Moment) -> Violation | None:
+    """SC-5: at a drain every accepted choice has had its terminal news.
+
+    Source: sglang issue 36333 (an abort that reached nobody), vllm pull 15043.
+    """
+    for request_id, choice, incarnation in moment.facts.live():
+        if (request_id, choice, incarnation) not in reading(moment.after).by_choice:
+            subject = f"request {request_id}, choice {choice} (incarnation {incarnation})"
+            return violation("SC-5", subject, "gone from the target without an end", "exactly one terminal event")
+    return None
+
+
+def aborted_requests_are_not_planned(moment: Moment) -> Violation | None:
+    """SC-6: a plan names live choices only: none whose abort was acknowledged, none that ended.
+
+    Source: sglang pull 18705 (an abort did not look into every queue).
+    """
+    assert moment.planned is not None
+    for row in moment.planned.plan.row_ids():
+        choice = moment.facts.choice(row)
+        if choice is None or choice.finish_reason is not None:
+            found = "planned" if choice is None else f"planned behind its end ({choice.finish_reason})"
+            return violation("SC-6", row_named(row), found, "no plan names it")
+    return None
+
+
+def aborted_requests_leave_at_once(moment: Moment) -> Violation | None:
+    """SC-6: behind an acknowledged abort no choice of the request is live, nor owns a block.
+
+    Source: mini-sglang pull 111, vllm pull 51629 (an abort of n > 1 left its parent's state behind).
+    """
+    if moment.request is None or not moment.is_accepted:
+        return None
+    for s in reading(moment.after).by_choice.values():
+        if s.request_id == moment.request.request_id:
+            return violation("SC-6", row_named(s.row_id), f"{s.status} behind its abort", "ended")
+    return None
+
+
+def quarantine_ends_with_its_fence(moment: Moment) -> Violation | None:
+    """SC-6: released blocks come back when their last use has ended: none waits for a plan that has settled.
+
+    Source: vllm-ascend issue 16315 (deferred frees that came too late for whoever needed them).
+    """
+    late = {b: p for b, p in moment.after.quarantined.items() if p not in moment.after.unsettled}
+    if late:
+        plan_id = min(late.values())
+        return violation("SC-6", blocks_named(late), f"quarantined, plan {plan_id} has settled", "free")
+    return None
+
+
+def a_drained_target_holds_nothing(moment: Moment) -> Violation | None:
+    """SC-11: with no live request nothing is owned, reserved, quarantined, in flight or pinned.
+
+    Source: mini-sglang issue 149 (an integrity check that was an empty stub), LMCache pull 3884.
+    """
+    after = moment.after
+    leftovers = (
+        ("live choices", [row_named(s.row_id) for s in after.sequences()]),
+        ("reserved blocks", list(after.reservations)),
+        ("plans in flight", after.plans),
+        ("unsettled plans", after.unsettled),
+        ("quarantined blocks", sorted(after.quarantined)),
+        ("pinned blocks", after.pinned),
+    )
+    for what, left in leftovers:
+        if left:
+            return violation("SC-11", what, ", ".join(map(str, left)), "none behind a drain")
+    if after.ref_counts is not None and moment.caps.reference_model is ReferenceModel.PER_TABLE and any(after.ref_counts):
+        counted = [block for block, count in enumerate(after.ref_counts) if count]
+        return violation("SC-11", blocks_named(counted), "with a holder", "count 0 behind a drain")
+    return None
+
+
+def choices_end_where_they_should(moment: Moment) -> Violation | None:
+    """SC-12: max_tokens, min_tokens and stop tokens end a choice exactly where they say.
+
+    Source: mini-sglang pull 62 (the last token was dropped), vllm pull 26317 (a stop check without min_tokens).
+    """
+    last: dict[tuple[str, int, int], Output] = {}
+    for output in moment.outputs:
+        last[output.request_id, output.choice, output.incarnation] = output
+    for output in last.values():
+        choice = _facts_of(moment, output)
+        found = None if choice is None else _misplaced_end(moment, choice, output)
+        if found is not None:
+            return violation("SC-12", _named(output), *found)
+    return None
+
+
+def _misplaced_end(moment: Moment, choice: ChoiceFacts, output: Output) -> tuple[str, str] | None:
+    sampling, end = choice.request.sampling, output.index + len(output.token_ids)
+    tokens = (*choice.emitted[: output.index], *output.token_ids)
+    reason = output.finish_reason
+    stops = frozenset(sampling.stop_token_ids)
+    can_hold_back = len(stops) < moment.caps.vocab_size  # else min_tokens has nothing else to emit
+    at = next((i for i, token in enumerate(tokens) if token in stops and (i >= sampling.min_tokens or can_hold_back)), None)
+    most = sampling.max_tokens
+    rules = (
+        (at is not None and at < sampling.min_tokens, f"stop token at index {at}", f"none before {sampling.min_tokens} tokens"),
+        (at is not None and at < end - 1, f"{end} tokens", f"an end at the stop token at index {at}"),
+        (end > most, f"{end} tokens", f"at most max_tokens, {most}"),
+        (reason is None and at is not None, f"no end at the stop token at index {at}", "an end by stop"),
+        (reason is None and end == most, f"no end behind {end} tokens", f"an end: max_tokens is {most}"),
+        (reason is FinishReason.LENGTH and end != most, f"an end by length behind {end} tokens", f"max_tokens, {most}"),
+        (
+            reason is FinishReason.STOP and not stops.intersection(tokens[-1:]),
+            f"an end by stop behind tokens {tokens[-1:]}",
+            f"one of the stop tokens {sorted(stops)}",
+        ),
+    )
+    return next(((found, expected) for is_broken, found, expected in rules if is_broken), None)
+
+
+def counters_equal_a_recount(moment: Moment) -> Violation | None:
+    """SC-14: every counter equals what the events of the run add up to.
+
+    Source: sglang issue 35270 (shared pages counted twice), production-stack pull 1072 (in-flight counters leaked).
+    """
+    assert moment.counters is not None
+    assert moment.recount is not None
+    if moment.counters == moment.recount:
+        return None
+    if wrong := differences(moment.counters, moment.recount):
+        return violation("SC-14", "counters", wrong[0], "each counter equal to its recount", *wrong[1:])
+    return None
+
+
+def deadlines_are_kept(moment: Moment) -> Violation | None:
+    """SC-15: a request past its deadline ends within the stated number of iterations.
+
+    Source: the target's `deadline_slack`; vllm issue 21570 (an expiry that one side did not keep).
+    """
+    late = moment.facts.iterations_past_deadline()
+    worst = max(late.values(), default=0)
+    if worst > moment.caps.deadline_slack:
+        key = max(late, key=late.__getitem__)
+        found, expected = f"live {worst} iterations behind its deadline", f"at most {moment.caps.deadline_slack}, as stated"
+        return violation("SC-15", f"request {key[0]}, choice {key[1]}", found, expected)
+    return None
+
+
+def deadline_ends_are_due(moment: Moment) -> Violation | None:
+    """SC-15: an end by deadline has a deadline, and it has passed.
+
+    Source: engine_under_test/types.py, Request.deadline_s.
+    """
+    for output in moment.outputs:
+        if output.finish_reason is FinishReason.DEADLINE and (choice := _facts_of(moment, output)) is not None:
+            deadline, now = choice.request.deadline_s, moment.facts.now()
+            if deadline is None or now < deadline:
+                return violation("SC-15", _named(output), f"ended by deadline at {now} s", f"its deadline, {deadline} s")
+    return None
+
+
+def _facts_of(moment: Moment, output: Output) -> ChoiceFacts | None:
+    return moment.facts.choice(RowId(output.request_id, output.choice, output.incarnation, 0))
+
+
+def _named(output: Output) -> str:
+    return f"request {output.request_id}, choice {output.choice} (incarnation {output.incarnation})"
+
+
+PREDICATES: Final[tuple[Predicate, ...]] = (
+    predicate("SC-6", aborted_requests_are_not_planned, Happening.PLANNED, needs=("planned",)),
+    predicate(
+        "SC-6",
+        aborted_requests_leave_at_once,
+        Happening.ABORTED,
+        needs=("request",),
+        is_observable=lambda caps: caps.has_abort,
+    ),
+    predicate("SC-6", quarantine_ends_with_its_fence, Happening.POLLED, is_observable=lambda caps: caps.has_fences),
+    predicate("SC-4", transitions_are_legal),
+    predicate("SC-4", ended_choices_stay_ended),
+    predicate("SC-5", outputs_are_contiguous, Happening.DELIVERED),
+    predicate("SC-5", nobody_vanishes_without_an_end, Happening.DRAINED),
+    predicate("SC-11", a_drained_target_holds_nothing, Happening.DRAINED),
+    predicate("SC-12", choices_end_where_they_should, Happening.DELIVERED),
+    predicate("SC-14", counters_equal_a_recount, needs=("counters", "recount"), is_observable=lambda caps: caps.has_events),
+    predicate("SC-15", deadlines_are_kept, Happening.PLANNED, is_observable=lambda caps: caps.has_deadlines),
+    predicate("SC-15", deadline_ends_are_due, Happening.DELIVERED, is_observable=lambda caps: caps.has_deadlines),
+)

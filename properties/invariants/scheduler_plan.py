@@ -1,0 +1,276 @@
+"""What a plan may be: budgets, one row a choice, chunks, victims, progress, no starvation (SC-2, SC-3, SC-7 to SC-10)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine_under_test.types import Caps, DeclaredOrder, RowId, SequenceSnapshot, VictimSet
+from properties.invariants.predicate import Predicate, predicate, row_named, violation
+from properties.invariants.reading import ChoiceKey, has_same_rows, reading
+from properties.moment import Happening, Moment
+from properties.verdict import Violation
+
+
+def budgets_are_kept(moment: Moment) -> Violation | None:
+    """SC-2: tokens, rows and active adapters of a plan each stay within their limit.
+
+    Source: Yu et al., Orca, OSDI 2022, section 4; vllm-rbln pull 499, nano-vllm pull 207.
+    """
+    assert moment.planned is not None
+    plan, caps = moment.planned.plan, moment.caps
+    adapters = {request.adapter for request in plan.requests} - {None}
+    for what, found, limit in (
+        ("tokens", sum(plan.num_tokens), caps.max_tokens_per_step),
+        ("rows", plan.num_rows, caps.max_num_seqs),
+        ("active adapters", len(adapters), max(caps.max_active_adapters, 0)),
+    ):
+        if found > limit:
+            return violation("SC-2", f"plan {plan.plan_id}", f"{found} {what}", f"at most {limit}")
+    if plan.num_rows == 0 or min(plan.num_tokens) < 1:
+        return violation("SC-2", f"plan {plan.plan_id}", "an empty plan or row", "at least one row and one token a row")
+    return None
+
+
+def rows_are_planned_once(moment: Moment) -> Violation | None:
+    """SC-3: no choice stands twice in a plan.
+
+    Source: Yu et al., Orca, OSDI 2022, section 4.
+    """
+    assert moment.planned is not None
+    plan = moment.planned.plan
+    rows = list(zip(plan.requests, plan.choices, strict=True))
+    names = {(request.request_id, choice) for request, choice in rows}
+    if len(names) != len(rows):
+        twice = [name for name in names if sum((r.request_id, c) == name for r, c in rows) > 1]
+        return violation("SC-3", f"plan {plan.plan_id}", f"{min(twice)} more than once", "each choice at most once")
+    return None
+
+
+def rows_start_where_they_were_scheduled_to(moment: Moment) -> Violation | None:
+    """SC-3: a row starts at its epoch's scheduled length; one that (re)starts begins behind its hit or at a forked length.
+
+    Source: nano-vllm pulls 207 and 213, mini-sglang pull 115.
+    """
+    assert moment.planned is not None
+    plan, before, after = moment.planned.plan, reading(moment.before), reading(moment.after)
+    size = moment.after.block_size
+    for i, start in enumerate(plan.starts):
+        row = plan.row_id(i)
+        earlier, now = before.row(row), after.row(row)
+        if earlier is not None and earlier.scheduled_len == start and not plan.hit_blocks[i]:
+            expected = start
+        elif earlier is not None and (earlier.scheduled_len or earlier.plans):
+            expected = earlier.scheduled_len
+        elif plan.hit_blocks[i]:
+            expected = len(plan.hit_blocks[i]) * size
+        else:
+            expected = now.committed_len if now is not None else 0  # forked within this very verb, or at its beginning
+        if start != expected:
+            return violation("SC-3", row_named(row), f"starts at {start}", f"{expected}, where the last row ended")
+        if now is not None and now.scheduled_len != start + plan.num_tokens[i]:
+            expected = start + plan.num_tokens[i]
+            return violation("SC-3", row_named(row), f"scheduled {now.scheduled_len} behind its plan", expected)
+    return None
+
+
+def chunks_cover_prompt_and_output(moment: Moment) -> Violation | None:
+    """SC-10: rows feed the tokens that stand at their positions, and exactly the row of the last known token samples.
+
+    Source: Agrawal et al., Sarathi-Serve, OSDI 2024, section 4; vllm pull 26385.
+    """
+    assert moment.planned is not None
+    plan, now = moment.planned.plan, reading(moment.after)
+    cursor = 0
+    for i, start in enumerate(plan.starts):
+        count, pending, row = plan.num_tokens[i], plan.num_pending[i], plan.row_id(i)
+        piece = plan.token_ids[cursor : cursor + count - pending]
+        cursor += count - pending
+        if found := _sampling_is_wrong(now.row(row), start + count, pending, plan.samples[i]):
+            return violation("SC-10", row_named(row), *found)
+        if found := _tokens_are_wrong(moment, i, piece):
+            return violation("SC-10", row_named(row), *found)
+    if cursor != len(plan.token_ids):
+        return violation("SC-10", f"plan {plan.plan_id}", f"{len(plan.token_ids)} input tokens", f"{cursor}, as its rows need")
+    return None
+
+
+def _sampling_is_wrong(s: SequenceSnapshot | None, end: int, pending: int, samples: bool) -> tuple[str, str] | None:
+    if s is None:
+        return None
+    beyond = end - s.visible_len
+    if pending:
+        if not samples or not 1 <= beyond < len(s.plans):
+            expected = f"behind {s.visible_len} visible, one more for each of {len(s.plans) - 1} plans before it, sampling"
+            return f"ends at {end} on a token in flight, {'sampling' if samples else 'not sampling'}", expected
+    elif beyond > 0 or samples != (beyond == 0):
+        word = "sampling" if beyond == 0 else "not sampling"
+        return f"ends at {end}, {'sampling' if samples else 'not sampling'}", f"{word}: {s.visible_len} tokens are visible"
+    return None
+
+
+def _tokens_are_wrong(moment: Moment, i: int, piece: tuple[int, ...]) -> tuple[str, str] | None:
+    """Compares as far as the harness knows the output."""
+    assert moment.planned is not None
+    plan = moment.planned.plan
+    prompt, start = plan.requests[i].prompt, plan.starts[i]
+    expected = prompt[start : start + len(piece)]
+    if len(expected) < len(piece) and (choice := moment.facts.choice(plan.row_id(i))) is not None:
+        first = max(start - len(prompt), 0)
+        expected += tuple(choice.emitted[first : first + len(piece) - len(expected)])
+    if piece[: len(expected)] != expected:
+        return f"feeds {piece} from position {start}", str(expected)
+    return None
+
+
+def plans_are_not_empty_without_reason(moment: Moment) -> Violation | None:
+    """SC-7: if some choice could run to its end with what is free, and nothing is in flight, something is planned.
+
+    Source: text-generation-inference pull 1731, vllm issues 39734 and 45414 (queues that waited for ever).
+    """
+    if moment.planned is not None or moment.has_fault or moment.before.plans or moment.after.plans:
+        return None
+    if not has_same_rows(moment):  # somebody ended or was preempted in this verb: the next one is judged
+        return None
+    after, now = moment.after, reading(moment.after)
+    available = len(now.free)
+    if moment.caps.evicts_on_demand:
+        available += len(after.cached.keys() - now.held - now.free)
+    for s in after.sequences():
+        choice = moment.facts.choice(s.row_id)
+        if choice is None:
+            continue
+        sampling = choice.request.sampling
+        slots = s.prompt_len + sampling.max_tokens - 1
+        need = (-(-slots // after.block_size) - len(s.table) + 1) * sampling.n - 1
+        if need <= available:
+            return violation("SC-7", row_named(s.row_id), f"nothing planned, {available} blocks free", f"it needs {need}")
+    return None
+
+
+def everybody_gets_tokens(moment: Moment) -> Violation | None:
+    """SC-7: with faults over, no live choice goes without a token for more plans than the target states.
+
+    Source: the target's `progress_bound`; vllm issue 25538 (resume-preempt thrash).
+    """
+    if moment.has_fault:
+        return None
+    idle = moment.facts.iterations_without_token()
+    worst = max(idle.values(), default=0)
+    if worst > moment.caps.progress_bound:
+        key = max(idle, key=idle.__getitem__)
+        found, expected = f"no token in {worst} plans", f"one in {moment.caps.progress_bound}, the stated bound"
+        return violation("SC-7", f"request {key[0]}, choice {key[1]}", found, expected)
+    return None
+
+
+def everything_ends(moment: Moment) -> Violation | None:
+    """SC-7: with faults over, every request ends: a drain leaves none.
+
+    Source: Lamport, Proving the Correctness of Multiprocess Programs, 1977 (liveness); vllm issue 39734.
+    """
+    if left := list(reading(moment.after).by_choice):
+        return violation("SC-7", f"request {left[0][0]}, choice {left[0][1]}", "live behind the drain", "ended")
+    return None
+
+
+def nobody_is_overtaken_too_often(moment: Moment) -> Violation | None:
+    """SC-8: no waiting choice sees more later ones admitted than the declared order allows.
+
+    Source: the target's `overtake_bound`; lightllm pull 706 (the selected policy was never used).
+    """
+    overtaken = moment.facts.overtaken()
+    worst = max(overtaken.values(), default=0)
+    if worst > moment.caps.overtake_bound:
+        key = max(overtaken, key=overtaken.__getitem__)
+        found, expected = f"overtaken {worst} times", f"at most {moment.caps.overtake_bound}, the stated bound"
+        return violation("SC-8", f"request {key[0]}, choice {key[1]}", found, expected)
+    return None
+
+
+def victims_are_allowed(moment: Moment) -> Violation | None:
+    """SC-9: who is preempted is in the declared set.
+
+    In priority order an aged choice goes first and its age is not observable: there only the set NONE is judged.
+    Source: Kwon et al., SOSP 2023, section 4.5; lmdeploy pull 4127 (preemption in the wrong order).
+    """
+    victims = _victims(moment)
+    if not victims:
+        return None
+    victim_set = moment.caps.victims
+    if victim_set is VictimSet.NONE:
+        return violation("SC-9", row_named(victims[0].row_id), "preempted", "nobody: this target declares no preemption")
+    if moment.caps.order is not DeclaredOrder.FIRST_COME:
+        return None
+    order = {key: number for number, key in enumerate(moment.facts.live())}
+    names = {_key(s) for s in victims}
+    live = [s for s in moment.before.running if _key(s) in order]
+    kept = [s for s in live if _key(s) not in names and reading(moment.after).row(s.row_id) is not None]
+    first = min(victims, key=lambda s: order.get(_key(s), 0))
+    wronged = [s for s in kept if order[_key(s)] > order.get(_key(first), 0)]
+    if victim_set is VictimSet.ANY_BUT_FIRST:
+        wronged = wronged if len(wronged) == len(kept) else []
+    if wronged:
+        last = max(wronged, key=lambda s: order[_key(s)])
+        found = f"preempted, {row_named(last.row_id)} came later and was kept"
+        return violation("SC-9", row_named(first.row_id), found, f"victims as declared: {victim_set.value}")
+    return None
+
+
+def victims_keep_their_tokens(moment: Moment) -> Violation | None:
+    """SC-9: a preempted choice keeps every token it emitted, and begins again with nothing computed and nothing held.
+
+    Source: lmdeploy pull 4564; sglang issue 36855.
+    """
+    now = reading(moment.after)
+    for victim in _victims(moment):
+        s = now.by_choice[_key(victim)]
+        if s.visible_len != victim.visible_len:
+            return violation("SC-9", row_named(s.row_id), f"{s.visible_len} tokens behind", f"{victim.visible_len}, as before")
+        if s.committed_len or s.table:
+            found = f"committed {s.committed_len} in blocks {s.table}"
+            return violation("SC-9", row_named(s.row_id), found, "nothing held, everything computed anew")
+    return None
+
+
+def declared_victims_were_preempted(moment: Moment) -> Violation | None:
+    """SC-9: whom a step names as preempted has left its epoch.
+
+    Source: vllm pull 46595 (two parts kept different sets of preempted requests).
+    """
+    assert moment.planned is not None
+    now = reading(moment.after)
+    for row in moment.planned.preempted:
+        if now.row(row) is not None:
+            return violation("SC-9", row_named(row), "named as preempted, its epoch goes on", "a new epoch, or its end")
+    return None
+
+
+def _key(s: SequenceSnapshot | RowId) -> ChoiceKey:
+    return (s.request_id, s.choice, s.incarnation)
+
+
+def _victims(moment: Moment) -> list[SequenceSnapshot]:
+    """Those that ran before and are live under a later epoch, as they were."""
+    now = reading(moment.after).by_choice
+    return [s for s in moment.before.running if (t := now.get(_key(s))) is not None and t.epoch != s.epoch]
+
+
+def _is_ordered(caps: Caps) -> bool:
+    return caps.order is not DeclaredOrder.UNDECLARED
+
+
+_PLANS: Final = (Happening.PLANNED, Happening.ROLLED_BACK)
+
+PREDICATES: Final[tuple[Predicate, ...]] = (
+    predicate("SC-2", budgets_are_kept, Happening.PLANNED, needs=("planned",)),
+    predicate("SC-3", rows_are_planned_once, Happening.PLANNED, needs=("planned",)),
+    predicate("SC-3", rows_start_where_they_were_scheduled_to, Happening.PLANNED, needs=("planned",)),
+    predicate("SC-10", chunks_cover_prompt_and_output, Happening.PLANNED, needs=("planned",)),
+    predicate("SC-9", victims_are_allowed, *_PLANS),
+    predicate("SC-9", victims_keep_their_tokens, *_PLANS),
+    predicate("SC-9", declared_victims_were_preempted, Happening.PLANNED, needs=("planned",)),
+    predicate("SC-8", nobody_is_overtaken_too_often, Happening.PLANNED, is_observable=_is_ordered),
+    predicate("SC-7", plans_are_not_empty_without_reason, Happening.PLANNED),
+    predicate("SC-7", everybody_gets_tokens, Happening.PLANNED),
+    predicate("SC-7", everything_ends, Happening.DRAINED),
+)

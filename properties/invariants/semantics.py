@@ -1,0 +1,103 @@
+"""What a step computed, against the law of the fingerprint model, and the noise it drew (SE-1, SE-2, ST-3)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from typing import Final
+
+import numpy as np
+
+from properties.invariants.predicate import Predicate, predicate, row_named, violation
+from properties.moment import Execution, Happening, Moment, NoiseAddress
+from properties.verdict import Violation
+
+_SAMPLE: Final = 0  # the purpose of a draw that chooses a token (docs/fingerprint.md, "Noise")
+
+
+def cells_are_lawful(moment: Moment) -> Violation | None:
+    """SE-1: every cell that a row read equals the law's, bit for bit.
+
+    Source: docs/fingerprint.md.
+    """
+    assert moment.execution is not None
+    found, expected = moment.execution.cells, moment.execution.expected_cells
+    if np.array_equal(found, expected):
+        return None
+    plan, ends = moment.execution.step.plan, moment.execution.row_ends
+    if found.shape != expected.shape:
+        return violation("SE-1", f"plan {plan.plan_id}", f"cells of shape {found.shape}", f"{expected.shape}")
+    number = int(np.flatnonzero((found != expected).any(axis=1))[0])
+    row = bisect_right(ends, number)
+    position = number - (ends[row - 1] if row else 0)
+    table, size = moment.execution.step.reservation.tables[row], moment.after.block_size
+    subject = f"{row_named(plan.row_id(row))}, position {position} (block {table[position // size]})"
+    return violation("SE-1", subject, _hex(found[number]), f"{_hex(expected[number])}, the law's")
+
+
+def greedy_tokens_are_lawful(moment: Moment) -> Violation | None:
+    """SE-1: each greedy token is the one that the law gives for the tokens before it.
+
+    Source: docs/fingerprint.md, "Next token".
+    """
+    return _tokens_are_lawful(moment, is_greedy=True)
+
+
+def seeded_tokens_are_lawful(moment: Moment) -> Violation | None:
+    """SE-2: each sampled token is the one that the law gives for its seed, choice and position, whatever the batch.
+
+    Source: docs/fingerprint.md, "Next token" and "Noise"; vllm pull 6698 (seeded state held in the wrong place).
+    """
+    return _tokens_are_lawful(moment, is_greedy=False)
+
+
+def _tokens_are_lawful(moment: Moment, *, is_greedy: bool) -> Violation | None:
+    assert moment.execution is not None
+    found, expected, plan = moment.execution.result.tokens, moment.execution.expected_tokens, moment.execution.step.plan
+    if found == expected:
+        return None
+    identifier = "SE-1" if is_greedy else "SE-2"
+    for i, request in enumerate(plan.requests):
+        if (request.sampling.temperature == 0) is is_greedy and found[i : i + 1] != expected[i : i + 1]:
+            position = plan.starts[i] + plan.num_tokens[i]
+            subject = f"{row_named(plan.row_id(i))}, position {position}"
+            return violation(identifier, subject, f"tokens {found[i : i + 1]}", f"{expected[i]}, the law's")
+    return None
+
+
+def draws_stand_at_their_own_addresses(moment: Moment) -> Violation | None:
+    """ST-3: a plan draws for a token at the address of its row (seed, choice, position, purpose), and once.
+
+    Two requests with one seed share addresses; then each may draw there once.
+    Source: docs/fingerprint.md, "Noise"; flashinfer pull 424 (one uniform for acceptance and residual).
+    """
+    assert moment.execution is not None
+    strange = Counter(moment.execution.addresses)
+    strange.subtract(_addresses_of(moment.execution))
+    for address, surplus in strange.items():
+        if surplus > 0:
+            own = sorted(set(_addresses_of(moment.execution)))
+            subject = f"plan {moment.execution.step.plan.plan_id}"
+            return violation("ST-3", subject, f"{surplus} draws too many at {tuple(address)}", f"one each at {own}")
+    return None
+
+
+def _addresses_of(execution: Execution) -> list[NoiseAddress]:
+    plan = execution.step.plan
+    return [
+        NoiseAddress(request.sampling.seed, plan.choices[i], plan.starts[i] + plan.num_tokens[i], _SAMPLE)
+        for i, request in enumerate(plan.requests)
+        if plan.samples[i]
+    ]
+
+
+def _hex(cell: np.ndarray) -> str:
+    return f"({int(cell[0]):#018x}, {int(cell[1]):#018x})"
+
+
+PREDICATES: Final[tuple[Predicate, ...]] = (
+    predicate("SE-1", cells_are_lawful, Happening.LANDED, needs=("execution",)),
+    predicate("SE-1", greedy_tokens_are_lawful, Happening.LANDED, needs=("execution",)),
+    predicate("SE-2", seeded_tokens_are_lawful, Happening.LANDED, needs=("execution",)),
+    predicate("ST-3", draws_stand_at_their_own_addresses, Happening.LANDED, needs=("execution",)),
+)
