@@ -1,0 +1,108 @@
+"""Checked engine steps a second of the seeded walk, and what the checks cost beside the step that they check.
+
+Owns the two worlds, their floors, and the bare run: the same calls to the same engine and the same device, without models,
+snapshots, events or predicates. Only steps with a non-empty plan count.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+from ci.bench.bench import Line
+from ci.bench.calibration import calibrate
+from engine_under_test.adapters.base import Target
+from engine_under_test.execution.fingerprint import FingerprintRunner
+from engine_under_test.types import PlannedStep
+from models.build import hasher_of, target_from
+from models.walk import WalkShape, large_shape, small_shape, walk_ops
+from models.world import World
+from properties.op import Op
+from properties.suite import Figure, Label
+
+LARGE_FLOOR, SMALL_FLOOR = 700.0, 2000.0  # given: checked steps a second a core
+CHECKS_CEILING = 1.5  # given: time of the checks over time of the step
+_ROUNDS, _OPS = 7, {"16 live": 1500, "3 to 4 live": 4000}
+_WINDOWS = frozenset({"snapshot", "take_events", "caps", "counters"})  # the harness's own looks are no part of a step
+
+Call = tuple[str, tuple[Any, ...]]
+
+
+def measure_walk(say: Callable[[str], None]) -> tuple[list[Line], list[float]]:
+    """The lines, and the calibration times of the run."""
+    calibrations: list[float] = []
+    lines: list[Line] = []
+    for name, shape, floor in (("16 live", large_shape(), LARGE_FLOOR), ("3 to 4 live", small_shape(), SMALL_FLOOR)):
+        rates, costs = [], []
+        for seed in range(_ROUNDS):
+            say(f"walk: {name}, round {seed + 1} of {_ROUNDS}")
+            ops = tuple(islice(walk_ops(seed, shape), _OPS[name]))
+            calibrations.append(calibrate())
+            steps, checked_s, calls = checked_run(shape, ops)
+            bare_s = bare_run(shape, calls)
+            rates.append(steps / checked_s)
+            costs.append((checked_s - bare_s) / bare_s)
+        lines += _lines(name, statistics.median(rates), floor, statistics.median(costs))
+    return lines, calibrations
+
+
+def checked_run(shape: WalkShape, ops: Sequence[Op]) -> tuple[int, float, list[Call]]:
+    """(steps, seconds, calls): the whole World, timed; the calls that it made to the target are taken from a second run,
+    so that taking note of them costs the first one nothing."""
+    spec = shape.spec()
+    world = World(target_from(spec), hasher=hasher_of(spec))
+    began = time.perf_counter()
+    world.run(ops)
+    took = time.perf_counter() - began
+    if world.violation is not None:
+        raise AssertionError(f"the walk must be valid to be timed, found {world.violation.sentence}; run assay gate first")
+    recorder = CallRecorder(target_from(spec))
+    World(recorder, hasher=hasher_of(spec), predicates=()).run(ops)
+    return world.checked_steps, took, recorder.calls
+
+
+def bare_run(shape: WalkShape, calls: Sequence[Call]) -> float:
+    """Seconds of the same calls on a fresh target, with every launched plan executed by the same kind of device."""
+    target: Target = target_from(shape.spec())
+    config = shape.config
+    runner = FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size)
+    reserved: PlannedStep | None = None
+    began = time.perf_counter()
+    for name, arguments in calls:
+        given = (reserved,) if name in ("launch", "rollback") else arguments
+        answer = getattr(target, name)(*given)
+        if name == "reserve":
+            reserved = answer
+        elif name == "plan" and answer is not None:
+            runner.launch(answer.plan, answer.reservation).result()
+    return time.perf_counter() - began
+
+
+class CallRecorder:
+    """A target that notes each verb called on it, with its arguments."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.calls: list[Call] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if name in _WINDOWS or not callable(found):
+            return found
+
+        def call(*arguments: Any) -> Any:
+            self.calls.append((name, arguments))
+            return found(*arguments)
+
+        return call
+
+
+def _lines(name: str, rate: float, floor: float, cost: float) -> list[Line]:
+    rate_figure = Figure(f"walk.checked_steps_per_s, {name}", rate, "1/s", Label.OBSERVED, "median over seeds, one core")
+    cost_figure = Figure(
+        f"walk.checks_over_step, {name}", cost, "1", Label.DERIVED, "time of everything but the step, over the step"
+    )
+    return [Line(rate_figure, at_least=floor), Line(cost_figure, at_most=CHECKS_CEILING, is_ratio=True)]

@@ -1,0 +1,281 @@
+"""The command `assay`. Owns flags, exit codes and the one sentence that answers bad input; imports lazily inside commands.
+
+Exit codes: 0 valid, 1 invalid, 2 unknown (also an error of assay's own), 64 usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from engine_under_test.errors import AssayError, BadInput, ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ci.outcome import Outcome
+
+_UNKNOWN, _USAGE, _INTERRUPTED = 2, 64, 130
+_PROFILES = click.Choice(["quick", "pr", "nightly"])
+_AS_JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON on standard output, everything else on standard error."
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--traceback", is_flag=True, help="Show where an error came from (accepted anywhere on the line).")
+@click.version_option(package_name="assay", message="assay %(version)s")
+def assay(traceback: bool) -> None:
+    """Did this change break anything, and if so, what is the shortest story that shows it?"""
+    del traceback  # taken off the line by `main`
+
+
+@assay.command()
+@click.option("--profile", type=_PROFILES, default="pr", show_default=True, help="Seconds, minutes or hours of work.")
+@click.option(
+    "--budget", metavar="TIME", help="Cap on the time, as 90s, 10m or 2h; hit before the work is done, it means unknown."
+)
+@click.option("--seed", metavar="N", help="Decimal or 0x...; without it, taken from the commit or from the changed files.")
+@click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Where the report goes.  [reports/<commit>]")
+@click.option("--suites", "sources", multiple=True, metavar="MODULE", help="Run the SUITES of these modules instead of all.")
+@click.option("--workers", type=click.IntRange(1), help="Processes at a time.  [the cores of this machine]")
+@_AS_JSON
+def gate(
+    *,
+    profile: str,
+    budget: str | None,
+    seed: str | None,
+    report: Path | None,
+    sources: tuple[str, ...],
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Run every suite of a profile, judge, and write a report."""
+    from ci import environment
+    from ci.atomic import probe
+    from ci.gate import DEFAULT_BUDGET_S, DEFAULT_SOURCES, GateSettings, run_gate
+    from ci.progress import progress_for
+    from ci.report.closing import opening_line
+    from ci.tree import ROOT, parse_seed, read_tree
+    from properties.suite import Profile
+
+    tree = read_tree()
+    settings = GateSettings(
+        profile=Profile(profile),
+        tree=tree,
+        seed=parse_seed(seed) if seed is not None else tree.seed,
+        budget_s=parse_duration(budget) if budget is not None else DEFAULT_BUDGET_S[Profile(profile)],
+        command=_command_to_repeat(profile, parse_seed(seed) if seed is not None else tree.seed, sources),
+        sources=sources or DEFAULT_SOURCES,
+        workers=workers or environment.num_cores(),
+    )
+    folder = report or ROOT / "reports" / tree.label
+    probe(folder)
+    console = _console(as_json)
+    opening = opening_line(tree.label, profile, settings.seed, environment.num_cores(), environment.device_text())
+    console.print(f"assay {environment.version()} · {opening}\n", soft_wrap=True, markup=False)
+    outcome = run_gate(settings, lambda: progress_for(console))
+    code = _finish_gate(outcome, folder, console, as_json)
+    sys.exit(_INTERRUPTED if outcome.is_interrupted else code)
+
+
+@assay.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--until", type=click.IntRange(1), metavar="N", help="Stop after operation N.")
+@click.option("--verbose", is_flag=True, help="Show the whole state after each operation.")
+@_AS_JSON
+def replay(file: Path, until: int | None, *, verbose: bool, as_json: bool) -> None:
+    """Run one counterexample alone and tell its story; exit 1 as long as it still fails."""
+    from ci import replay as replaying
+    from ci.replay_file import read_replay
+
+    replayed = replaying.replay(read_replay(file), until)
+    if as_json:
+        click.echo(json.dumps(replaying.to_json(replayed)))
+    else:
+        for line in replaying.lines(replayed, is_verbose=verbose):
+            click.echo(line)
+    sys.exit(replayed.verdict.exit_code)
+
+
+@assay.command()
+@click.argument("pattern", default="")
+@_AS_JSON
+def props(pattern: str, *, as_json: bool) -> None:
+    """A developer's seconds: suites, predicates and tests that match PATTERN, in profile quick."""
+    from ci.props import run_props
+    from ci.tree import read_tree
+
+    outcome = run_props(pattern, read_tree().seed, _console(as_json))
+    if as_json:
+        click.echo(json.dumps(outcome.to_json()))
+    sys.exit(outcome.verdict.exit_code)
+
+
+@assay.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--seed", metavar="N", help="Seed of the hunt.  [as in gate]")
+@click.option("--record", is_flag=True, help="Write the kill table to ci/mutants/kills.json.")
+@click.option("--workers", type=click.IntRange(1), help="Hunts at a time.  [the cores of this machine]")
+@_AS_JSON
+def mutants(ids: tuple[str, ...], *, seed: str | None, record: bool, workers: int | None, as_json: bool) -> None:
+    """Put known bugs back, one at a time, and show which predicate kills each."""
+    from ci import environment
+    from ci.mutants.catalogue import FLOOR
+    from ci.mutants.mutant import Fate
+    from ci.mutants.runner import hunt_all, select
+    from ci.mutants.table import closing_line, table_lines, write_kills
+    from ci.tree import parse_seed, read_tree
+
+    chosen = select(ids)
+    console = _console(as_json)
+    hunt_seed = parse_seed(seed) if seed is not None else read_tree().seed
+    results = hunt_all(chosen, hunt_seed, workers or environment.num_cores(), console)
+    if record:
+        write_kills(results)
+    if as_json:
+        click.echo(json.dumps({"mutants": [result.to_json() for result in results]}))
+    killed = [result for result in results if result.fate is Fate.KILLED]
+    floor = len(chosen) if ids else FLOOR
+    for line in (*table_lines(results), closing_line(results, floor)):
+        console.print(line, soft_wrap=True, markup=False)
+    sys.exit(0 if len(killed) == len(results) and len(killed) >= floor else 1)
+
+
+@assay.command()
+@click.argument("what", type=click.Choice(["walk", "scheduler"]))
+@_AS_JSON
+def bench(what: str, *, as_json: bool) -> None:
+    """Medians against absolute floors, scaled by a calibration loop of the same run; exit 1 on a miss."""
+    from ci.bench import run_bench
+
+    measured = run_bench(what, _console(as_json))
+    if as_json:
+        click.echo(json.dumps(measured.to_json()))
+    sys.exit(measured.verdict.exit_code)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of "90s", "10m", "2h" or "90"."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if seconds <= 0:
+        raise BadInput(f"a budget is a time above 0 as 90s, 10m or 2h, found {text!r}")
+    return seconds
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The console script: every end of a command becomes an exit code and, if it is a bad one, one sentence."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    shows_traceback = "--traceback" in arguments
+    arguments = [word for word in arguments if word != "--traceback"]
+    try:
+        assay.main(arguments, prog_name="assay", standalone_mode=False)
+    except Exception as error:
+        if shows_traceback:
+            traceback.print_exc()
+        sys.exit(_answer(error))
+    except KeyboardInterrupt:
+        click.echo("assay: interrupted by Ctrl-C before anything was learned", err=True)
+        sys.exit(_INTERRUPTED)
+
+
+def _answer(error: Exception) -> int:
+    """Says what went wrong in one sentence and returns the exit code."""
+    if isinstance(error, click.Abort):
+        click.echo("assay: interrupted by Ctrl-C before anything was learned", err=True)
+        return _INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has left; nothing more to say
+        return _UNKNOWN
+    if isinstance(error, click.UsageError):
+        where = error.ctx.command_path if error.ctx else "assay"
+        click.echo(f"{where}: {error.format_message().rstrip('.')}; see {where} --help", err=True)
+        return _USAGE
+    if isinstance(error, BadInput | ConfigError | click.ClickException):
+        click.echo(f"assay: {error}", err=True)
+        return _USAGE
+    if isinstance(error, AssayError):
+        click.echo(f"assay: {error}", err=True)
+        return _UNKNOWN
+    said = str(error).strip().splitlines()
+    sentence = f"{type(error).__name__}{f': {said[0]}' if said else ''}"
+    click.echo(f"assay: an error of its own, nothing was judged: {sentence}; --traceback shows where", err=True)
+    return _UNKNOWN
+
+
+def _console(as_json: bool) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=as_json, highlight=False)
+
+
+def _command_to_repeat(profile: str, seed: int, sources: tuple[str, ...]) -> str:
+    suites = "".join(f" --suites {source}" for source in sources)
+    return f"assay gate --profile {profile} --seed {seed:#x}{suites}"
+
+
+def _finish_gate(outcome: Outcome, folder: Path, console: Console, as_json: bool) -> int:
+    """Writes the report, prints the closing lines, and returns the exit code. A report that can not be written makes a
+    valid run unknown: nobody could look at it."""
+    from ci.atomic import CannotWrite
+    from ci.report import verdict_json
+    from ci.report.closing import closing_lines
+    from ci.report.write import name_replays, shown_path, write_report
+
+    code = outcome.verdict.exit_code
+    shown, complaint = shown_path(folder), ""
+    try:
+        write_report(outcome, folder)
+    except CannotWrite as error:
+        shown, complaint = "", str(error)
+        code = code or _UNKNOWN
+    try:
+        if shown:
+            _append_step_summary(folder)
+    except CannotWrite as error:
+        complaint = str(error)
+        code = code or _UNKNOWN
+    replays = name_replays(outcome) if shown else {}
+    for line in closing_lines(outcome, replays, shown):
+        console.print(line, soft_wrap=True, markup=False, style=_style(line))
+    if as_json:
+        data: dict[str, Any] = verdict_json.to_json(outcome, replays)
+        click.echo(json.dumps(data))
+    if complaint:
+        click.echo(f"assay: {complaint}", err=True)
+    return code
+
+
+def _append_step_summary(folder: Path) -> None:
+    """Continuous integration servers show what is appended to this file."""
+    from ci.atomic import CannotWrite
+
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return
+    try:
+        with Path(path).open("a", encoding="utf-8") as handle:
+            handle.write((folder / "summary.md").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CannotWrite(
+            f"$GITHUB_STEP_SUMMARY must name a file that takes text, but {path} does not: {error.strerror}"
+        ) from error
+
+
+def _style(line: str) -> str | None:
+    for word, style in (("INVALID", "bold red"), ("UNKNOWN", "bold yellow"), ("VALID", "bold green")):
+        if line.startswith(word):
+            return style
+    return None
+
+
+if __name__ == "__main__":
+    main()

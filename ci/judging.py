@@ -1,0 +1,108 @@
+"""From what a process left behind to a verdict: valid < unknown < invalid, each unknown with its reason.
+
+Owns every rule by which a gate trusts or distrusts a suite. The same functions judge real suites and planted ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ci.jobs import Job, JobReport
+from ci.outcome import Check
+from properties.suite import CheckResult, Failure
+from properties.verdict import Verdict, Violation, merge
+
+FALSE_ALARM_BUDGET = 1e-6  # of a whole gate, shared by all statistical tests
+
+
+def judge(job: Job, report: JobReport | None, why_missing: str = "") -> Check:
+    """The check of one suite. ``why_missing`` is the reason when it left no report."""
+    if report is None:
+        reason = why_missing or "its process ended without a report"
+        return Check(job.subject, job.title, Verdict.UNKNOWN, job.seed, (reason,))
+    if report.result is None:
+        reason = f"crashed: {last_line(report.crash)}"
+        return Check(job.subject, job.title, Verdict.UNKNOWN, job.seed, (reason, report.crash.strip()), report.wall_s)
+    result = report.result
+    reasons = doubts(result)
+    verdict = merge([result.verdict, *([Verdict.UNKNOWN] if reasons else []), *([Verdict.INVALID] if result.failures else [])])
+    if verdict is Verdict.INVALID and not result.failures:
+        failed = [item for item in result.statistics if item.verdict is Verdict.INVALID]
+        reasons += tuple(f"{item.id}: p = {item.p:.3g} at alpha = {item.alpha:.3g} ({item.null})" for item in failed)
+    return Check(job.subject, job.title, verdict, job.seed, reasons, report.wall_s, result, result.failures)
+
+
+def doubts(result: CheckResult) -> tuple[str, ...]:
+    """Why a result can not count as valid, whatever it says of itself."""
+    found = []
+    if not (result.examples or result.ops or result.statistics):
+        found.append("it did nothing: no example, no operation, no statistic")
+    if result.noops > result.ops:
+        found.append(f"{result.noops} of {result.noops + result.ops} operations were no-ops; at most half may be")
+    found += [f"floor missed: {name}" for name in result.missed]
+    if result.verdict is Verdict.UNKNOWN and not found:
+        found.append(result.note or "the suite itself says unknown")
+    return tuple(found)
+
+
+def judge_pair(check: Check, again: JobReport | None, hash_seeds: tuple[int, int], why_missing: str = "") -> Check:
+    """The check of a walk that ran twice: the first difference between the two histories is a failure of its own."""
+    first, second = check.result, again.result if again else None
+    if first is None:
+        return check
+    if second is None:
+        crash = last_line(again.crash) if again else why_missing or "no report"
+        return _with(
+            check, Verdict.UNKNOWN, (f"its second run, under PYTHONHASHSEED={hash_seeds[1]}, gave no result: {crash}",)
+        )
+    if not first.digests or not second.digests:
+        return _with(check, Verdict.UNKNOWN, ("it has walk seeds but returned no digests to compare",))
+    violation = first_difference(first, second, hash_seeds)
+    if violation is None:
+        return check
+    failure = Failure(violation, seed=violation.subject)
+    return _with(check, Verdict.INVALID, (), (failure,))
+
+
+def first_difference(first: CheckResult, second: CheckResult, hash_seeds: tuple[int, int]) -> Violation | None:
+    """DET: one seed, one history, whatever the process and its hash seed."""
+    for name in [*first.digests, *(name for name in second.digests if name not in first.digests)]:
+        one, other = first.digests.get(name, "nothing"), second.digests.get(name, "nothing")
+        if one != other:
+            return Violation(
+                "DET",
+                "one seed, one history",
+                subject=name,
+                found=f"history {other} in a fresh process under PYTHONHASHSEED={hash_seeds[1]}",
+                expected=f"history {one}, as under PYTHONHASHSEED={hash_seeds[0]}",
+                facts=(
+                    "rule          nothing depends on the order of a set, on an address, on a clock or on chance not handed in",
+                ),
+            )
+    return None
+
+
+def budget_doubt(checks: Sequence[Check]) -> str:
+    """A reason if the statistical tests together took more than the gate's false-alarm budget, else nothing."""
+    used = sum(item.alpha for check in checks if check.result for item in check.result.statistics)
+    if used <= FALSE_ALARM_BUDGET * (1 + 1e-9):  # alphas are added up in floating point
+        return ""
+    return f"the statistical tests took {used:.3g} of a false-alarm budget of {FALSE_ALARM_BUDGET:g}; lower their alphas"
+
+
+def last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no message"
+
+
+def _with(check: Check, verdict: Verdict, reasons: tuple[str, ...], failures: tuple[Failure, ...] = ()) -> Check:
+    return Check(
+        check.id,
+        check.title,
+        merge([check.verdict, verdict]),
+        check.seed,
+        check.reasons + reasons,
+        check.wall_s,
+        check.result,
+        check.failures + failures,
+    )

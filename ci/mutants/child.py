@@ -1,0 +1,50 @@
+"""A fresh process for one mutant: ``python -m ci.mutants.child JOBS_FILE NUMBER``.
+
+Owns the order that makes a mutant real: first the loader, then the mutated module, only then anything that imports the
+engine. Hence nothing of the project but `mutant` and `loader` is imported at the top.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ci.mutants.loader import MutationTooLate, StaleMutant, install
+from ci.mutants.mutant import Fate, Mutant, MutantResult
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main(arguments: list[str]) -> None:
+    """Installs the mutant of the job with the given number, hunts it, and writes the job's report."""
+    began = time.monotonic()
+    path, number = Path(arguments[0]), int(arguments[1])
+    data = next(item for item in json.loads(path.read_text(encoding="utf-8")) if item["number"] == number)
+    result = run_mutant(Mutant(**data["payload"]["mutant"]), tuple(data["payload"]["sources"]), data["seed"])
+    from ci.jobs import load_jobs, write_report
+
+    job = next(job for job in load_jobs(path) if job.number == number)
+    write_report(job, path.parent, {"mutant": result.to_json()}, began)
+
+
+def run_mutant(mutant: Mutant, sources: tuple[str, ...], seed: int, root: Path = ROOT) -> MutantResult:
+    """The mutant's fate. Whatever goes wrong before the hunt is no kill."""
+    began = time.monotonic()
+    try:
+        install(mutant, root)
+        from ci.mutants.hunt import hunt
+
+        found: dict[str, Any] = hunt(sources, seed)
+    except (StaleMutant, MutationTooLate) as error:
+        return MutantResult(mutant.id, mutant.origin, Fate.STALE, note=str(error))
+    except Exception as error:
+        note = f"the mutated source does not start: {type(error).__name__}: {error}"
+        return MutantResult(mutant.id, mutant.origin, Fate.BROKEN, note=note)
+    return MutantResult(mutant.id, mutant.origin, wall_s=time.monotonic() - began, **found)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,44 @@
+"""The kill table: for people, and as a file that a commit shows.
+
+Owns ``ci/mutants/kills.json``, written by ``assay mutants --record``. Never decides a fate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from ci.atomic import write_text
+from ci.mutants.mutant import Fate, MutantResult
+from ci.tree import ROOT
+
+PATH = ROOT / "ci" / "mutants" / "kills.json"
+_HEAD = ("mutant", "re-creates", "killed by", "after", "shrunk to")
+_TIMELESS = ("id", "origin", "verdict", "by", "by_name", "where", "ops", "shrunk")
+
+
+def table_lines(results: Sequence[MutantResult]) -> Iterator[str]:
+    """One line a mutant, in columns as wide as they need."""
+    rows = [_HEAD, *(_row(result) for result in results)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    yield from ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def closing_line(results: Sequence[MutantResult], floor: int) -> str:
+    """ "16 of 16 killed · floor 16"."""
+    killed = sum(result.fate is Fate.KILLED for result in results)
+    return f"{killed} of {len(results)} killed · floor {floor}"
+
+
+def write_kills(results: Sequence[MutantResult]) -> None:
+    """Times are left out: they differ from machine to machine."""
+    entries = [{name: result.to_json()[name] for name in _TIMELESS} for result in sorted(results, key=lambda item: item.id)]
+    write_text(PATH, json.dumps({"schema": 1, "mutants": entries}, indent=1) + "\n")
+
+
+def _row(result: MutantResult) -> tuple[str, ...]:
+    if result.fate is not Fate.KILLED:
+        return (result.id, result.origin, f"{result.fate.value.upper()}: {result.note}", "", "")
+    if result.ops is None or result.shrunk is None:
+        return (result.id, result.origin, f"{result.by} {result.by_name}", "a whole run", "")
+    return (result.id, result.origin, f"{result.by} {result.by_name}", f"{result.ops} ops", f"{result.shrunk} ops")

@@ -1,0 +1,143 @@
+"""`assay props`: the suites, predicates and tests that match a pattern, in profile quick. A developer's seconds.
+
+Owns the matching. The suites run here, one after another, without workers: starting those would take longer than the work.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ci.atomic import write_all
+from ci.gate import DEFAULT_SOURCES, collect
+from ci.jobs import Job, Role, read_report, run_suite
+from ci.judging import judge
+from ci.outcome import Check
+from ci.replay_file import replay_of, to_text
+from ci.report.verdict_json import failure_to_json
+from ci.report.write import shown_path
+from ci.tree import ROOT
+from ci.wording import duration, work
+from engine_under_test.errors import BadInput
+from properties.suite import Profile, Suite
+from properties.verdict import Verdict, merge
+
+_TEST_FOLDERS = ("properties", "models")
+_NO_TESTS = 5  # pytest's exit code when nothing was selected
+
+
+@dataclass(frozen=True, slots=True)
+class PropsOutcome:
+    """What ran. ``tests`` is pytest's closing line, empty if no test matched."""
+
+    verdict: Verdict
+    predicates: tuple[str, ...]
+    checks: tuple[Check, ...]
+    tests: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "verdict": self.verdict.value,
+            "predicates": list(self.predicates),
+            "checks": [
+                {"id": check.id, "verdict": check.verdict.value, "reasons": list(check.reasons)} for check in self.checks
+            ],
+            "failures": [failure_to_json(check, failure) for check in self.checks for failure in check.failures],
+            "tests": self.tests,
+        }
+
+
+def run_props(pattern: str, seed: int, console: Console, sources: Sequence[str] = DEFAULT_SOURCES) -> PropsOutcome:
+    """Runs what matches; nothing that matches is a BadInput that says what there is."""
+    collection = collect(sources, Profile.QUICK)
+    if collection.broken:
+        source, text = next(iter(collection.broken.items()))
+        raise BadInput(f"the suites of {source} must import, but: {text.strip().splitlines()[-1]}; repair the import")
+    predicates = tuple(name for name in predicate_names() if is_match(pattern, name))
+    suites = [(source, suite) for source, suite in collection.suites if is_match(pattern, suite.id, suite.title)]
+    if not suites and predicates:
+        suites = list(collection.suites)  # a predicate is judged in every suite
+    for name in predicates if pattern else ():
+        console.print(name, markup=False, soft_wrap=True)
+    checks = tuple(_run(suite, source, seed, console) for source, suite in suites)
+    verdicts = [check.verdict for check in checks]
+    tests = _run_tests(pattern, console, verdicts)
+    if not verdicts:
+        known = ", ".join(suite.id for _source, suite in collection.suites)
+        raise BadInput(f"a pattern must match a suite, a predicate or a test, found {pattern!r}; suites are: {known or 'none'}")
+    return PropsOutcome(merge(verdicts), predicates, checks, tests)
+
+
+def predicate_names() -> Iterable[str]:
+    """ "KV-4 freed once" for each predicate."""
+    from properties.invariants import ALL
+
+    return (f"{predicate.identifier} {predicate.name}" for predicate in ALL)
+
+
+def is_match(pattern: str, *texts: str) -> bool:
+    """Case, blanks, dashes and underscores do not count; an identifier such as KV-1 does not match KV-10."""
+    wanted = _flat(pattern)
+    return any(
+        re.search(rf"{re.escape(wanted)}(?!\d)" if wanted[-1:].isdigit() else re.escape(wanted), _flat(text)) for text in texts
+    )
+
+
+def _flat(text: str) -> str:
+    return re.sub(r"[\s_-]+", "", text.lower())
+
+
+def _run(suite: Suite, source: str, seed: int, console: Console) -> Check:
+    """One suite, here. Its failures become replay files."""
+    job = Job(0, Role.SUITE, suite.id, suite.title, source, Profile.QUICK, seed)
+    console.print(f"{suite.title} …", markup=False, soft_wrap=True)
+    with tempfile.TemporaryDirectory(prefix="assay-props-") as folder:
+        began = time.monotonic()
+        run_suite(job, Path(folder))
+        check = judge(job, read_report(job, Path(folder)))
+        took = time.monotonic() - began
+    text = work(check.result) if check.result else check.reasons[0]
+    console.print(f"{check.verdict.value:<8} {suite.title}  {text}  {duration(took)}", markup=False, soft_wrap=True)
+    replays = {
+        f"{failure.violation.invariant}-{suite.id}-{place}.json": to_text(replay_of(suite.id, failure))
+        for place, failure in enumerate(check.failures)
+        if failure.ops
+    }
+    if replays:
+        write_all(ROOT / "reports" / "props", replays)
+    for failure in check.failures:
+        console.print(f"  {failure.violation.invariant} {failure.violation.sentence}", markup=False, soft_wrap=True)
+    for name in replays:
+        console.print(f"  assay replay {shown_path(ROOT / 'reports' / 'props' / name)}", markup=False, soft_wrap=True)
+    for reason in check.reasons:
+        console.print(f"  {reason.splitlines()[0]}", markup=False, soft_wrap=True)
+    return check
+
+
+def _run_tests(pattern: str, console: Console, verdicts: list[Verdict]) -> str:
+    """The tests of properties/ and models/ whose names match; adds their verdict. Returns pytest's closing line."""
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *_TEST_FOLDERS]
+    if pattern:
+        words = {pattern.lower(), re.sub(r"[\s-]+", "_", pattern.lower()), _flat(pattern)}
+        command += ["-k", " or ".join(sorted(word for word in words if re.fullmatch(r"[\w.+-]+", word))) or "nothing"]
+    console.print(f"tests in {' and '.join(_TEST_FOLDERS)} …", markup=False, soft_wrap=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode == _NO_TESTS:
+        console.print("no test matches", markup=False, soft_wrap=True)
+        return ""
+    lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ["no output"]
+    if done.returncode != 0:
+        console.print("\n".join(lines[:-1]), markup=False, soft_wrap=True)
+    console.print(lines[-1], markup=False, soft_wrap=True)
+    verdicts.append({0: Verdict.VALID, 1: Verdict.INVALID}.get(done.returncode, Verdict.UNKNOWN))
+    return lines[-1]

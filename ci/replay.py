@@ -1,0 +1,112 @@
+"""Runs one replay file alone and says whether it still fails.
+
+Owns the comparison with what the file promised, and the text of the timeline. Never changes the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ci.codec import violation_to_json
+from ci.replay_file import ReplayFile
+from ci.timeline import Scene, block_histories, tell
+from engine_under_test.errors import BadInput, ConfigError
+from properties.verdict import Verdict, Violation
+
+_TITLE, _DETAIL = 18, 46
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay showed. ``violation`` is what broke now, which need not be what broke then."""
+
+    file: ReplayFile
+    header: str
+    scenes: tuple[Scene, ...]
+    violation: Violation | None
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.INVALID if self.violation else Verdict.VALID
+
+    @property
+    def closing(self) -> str:
+        """What follows, in one sentence."""
+        then = f"{self.file.violation.invariant} {self.file.violation.name}"
+        if self.violation is None:
+            cut = len(self.scenes) < len(self.file.ops)
+            return (
+                f"nothing broke in the first {len(self.scenes)} operations"
+                if cut
+                else f"no longer fails: {then} holds in every operation"
+            )
+        if self.violation.invariant != self.file.violation.invariant:
+            return (
+                f"still fails, but otherwise: the file says {then}, now {self.violation.invariant} {self.violation.name} breaks"
+            )
+        return f"still fails: {then}"
+
+
+def replay(file: ReplayFile, until: int | None = None) -> Replayed:
+    """Builds the world again and applies the operations, at most the first `until`."""
+    from models.build import world_from
+
+    try:
+        world = world_from(file.world)
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"the replay's world can not be built any more: {error}; check out the commit that wrote it") from error
+    caps = world.target.caps
+    header = (
+        f"{len(file.ops)} operations on pool {caps.num_blocks} × {caps.block_size}, "
+        f"budget {caps.max_tokens_per_step}, depth {caps.max_plans_in_flight - 1} ({caps.name})"
+    )
+    scenes = tell(world, file.ops if until is None else file.ops[:until])
+    return Replayed(file, header, scenes, world.violation)
+
+
+def lines(replayed: Replayed, *, is_verbose: bool = False) -> Iterator[str]:
+    """The timeline that a person follows."""
+    yield replayed.header
+    for scene in replayed.scenes:
+        yield from _scene_lines(scene, is_verbose)
+    yield from block_histories(replayed.scenes, replayed.violation)
+    yield ""
+    if violation := replayed.violation:
+        yield f"{violation.invariant} {violation.name}"
+        yield f"  {violation.subject}"
+        yield f"    found     {violation.found}"
+        yield f"    expected  {violation.expected}"
+        yield from (f"    {fact}" for fact in violation.facts)
+        yield ""
+    yield replayed.closing
+
+
+def to_json(replayed: Replayed) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "verdict": replayed.verdict.value,
+        "closing": replayed.closing,
+        "header": replayed.header,
+        "seed": replayed.file.seed,
+        "check": replayed.file.check,
+        "expected": violation_to_json(replayed.file.violation),
+        "violation": violation_to_json(replayed.violation) if replayed.violation else None,
+        "timeline": [scene.to_json() for scene in replayed.scenes],
+        "blocks": list(block_histories(replayed.scenes, replayed.violation)),
+    }
+
+
+def _scene_lines(scene: Scene, is_verbose: bool) -> Iterator[str]:
+    detail = "(does not apply here)" if scene.is_noop else scene.detail
+    told = list(scene.changes)
+    if scene.violation:
+        told.append(f"✗ {scene.violation.invariant} {scene.violation.sentence}")
+    head = f"{scene.number:>3}  {scene.title:<{_TITLE}}{detail}"
+    if told and len(head) < 5 + _TITLE + _DETAIL:
+        head = f"{head:<{5 + _TITLE + _DETAIL}}{told.pop(0)}"
+    yield head.rstrip()
+    yield from (f"{'':{5 + _TITLE + _DETAIL}}{change}" for change in told)
+    if is_verbose:
+        yield from (f"{'':9}| {line}" for line in scene.state)

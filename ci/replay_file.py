@@ -1,0 +1,143 @@
+"""The replay file: a world, the operations that break it, and what broke. JSON, schema 1.
+
+Owns the form, its version and every complaint about a file that is not one. Never runs it (`replay.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci.codec import violation_from_json, violation_to_json
+from ci.environment import version
+from engine_under_test.errors import BadInput
+from properties.op import Op
+from properties.suite import Failure
+from properties.verdict import Violation
+
+FORMAT = "assay-replay"
+SCHEMA = 1
+_OLDEST_ENGINE = (0, 1)  # an older engine's worlds can not be built any more
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFile:
+    """``world`` is a spec for `models.build.world_from`; ``engine`` the version of this project that wrote the file."""
+
+    engine: str
+    check: str
+    seed: str
+    world: Mapping[str, Any]
+    ops: tuple[Op, ...]
+    violation: Violation
+    ops_found: int = 0
+
+
+def replay_of(check: str, failure: Failure) -> ReplayFile:
+    """The file for a failure that has operations."""
+    return ReplayFile(version(), check, failure.seed, failure.world, failure.ops, failure.violation, failure.ops_found)
+
+
+def to_text(replay: ReplayFile) -> str:
+    """The file's text: one operation a line, so that a person can cut it."""
+    head = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "engine": replay.engine,
+        "check": replay.check,
+        "seed": replay.seed,
+        "world": dict(replay.world),
+        "violation": violation_to_json(replay.violation),
+        "ops_found": replay.ops_found,
+    }
+    ops = ",\n".join(f"  {json.dumps(op.to_json())}" for op in replay.ops)
+    return json.dumps(head, indent=1)[:-2] + f',\n "ops": [\n{ops}\n ]\n}}\n'
+
+
+def read_replay(path: Path) -> ReplayFile:
+    """Reads a file that a person named. Anything but a whole replay file of this version is a BadInput that says why."""
+    data = _json_object(path)
+    if data.get("format") != FORMAT:
+        raise BadInput(f'{path} is not a replay file: its "format" must be {FORMAT!r}, found {data.get("format")!r}')
+    _check_versions(path, data)
+    try:
+        return ReplayFile(
+            engine=data["engine"],
+            check=data["check"],
+            seed=data["seed"],
+            world=_mapping(data["world"]),
+            ops=tuple(_op(place, item) for place, item in enumerate(data["ops"], start=1)),
+            violation=violation_from_json(data["violation"]),
+            ops_found=int(data.get("ops_found", 0)),
+        )
+    except KeyError as error:
+        raise BadInput(
+            f"{path} is not a whole replay file: the field {error} is missing; write it again with a gate"
+        ) from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"{path} is not a whole replay file: {error}") from error
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(
+            f"a replay needs a file, but there is no {path}; a gate writes them to reports/<commit>/replay/"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not a replay file: it is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except json.JSONDecodeError as error:
+        raise BadInput(
+            f"{path} is not a whole replay file: the JSON breaks off or goes wrong at line {error.lineno}, "
+            f"column {error.colno} ({error.msg}); copy it again from the report"
+        ) from error
+    except OSError as error:
+        raise BadInput(f"a replay needs a readable file, but {path} can not be read: {error.strerror}") from error
+    if not isinstance(data, dict):
+        raise BadInput(f"{path} is not a replay file: it must hold a JSON object, found {type(data).__name__}")
+    return data
+
+
+def _check_versions(path: Path, data: dict[str, Any]) -> None:
+    schema, engine = data.get("schema"), data.get("engine")
+    if type(schema) is not int or type(engine) is not str:
+        raise BadInput(f'{path} must say its "schema" (a number) and its "engine" (a version), found {schema!r} and {engine!r}')
+    if schema != SCHEMA:
+        age = "too new" if schema > SCHEMA else "too old"
+        raise BadInput(
+            f"{path} is {age}: its format is schema {schema}, this assay reads schema {SCHEMA}; {_remedy(schema > SCHEMA)}"
+        )
+    theirs, ours = _series(path, engine), _series(path, version())
+    if theirs > ours:
+        raise BadInput(f"{path} is too new: engine {engine} wrote it, this is {version()}; {_remedy(True)}")
+    if theirs < _OLDEST_ENGINE:
+        raise BadInput(f"{path} is too old: engine {engine} wrote it, this is {version()}; {_remedy(False)}")
+
+
+def _remedy(is_newer: bool) -> str:
+    return "install the assay that wrote it" if is_newer else "check out the commit that wrote it, or run its gate again"
+
+
+def _series(path: Path, text: str) -> tuple[int, int]:
+    try:
+        major, minor = text.split(".")[:2]
+        return int(major), int(minor)
+    except ValueError:
+        raise BadInput(f"{path}: an engine version reads like 0.1.0, found {text!r}") from None
+
+
+def _op(place: int, item: Any) -> Op:
+    try:
+        return Op.from_json(item)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"operation {place} is not one: {error!r}") from error
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"world must be an object, found {value!r}")
+    return value

@@ -1,0 +1,65 @@
+"""The last lines of a gate on the terminal: each failure on one screen, then the verdict.
+
+Owns their wording. Never prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ci.op_words import describe_op
+from ci.outcome import Outcome, seed_text
+from ci.wording import headline, long_duration, selftest, why_not_valid
+from properties.op import Op
+
+_MOST_FAILURES = 5
+_MOST_OPS = 8
+
+
+def opening_line(outcome_label: str, profile: str, seed: int, cores: int, device: str) -> str:
+    return f"commit {outcome_label} · profile {profile} · seed {seed_text(seed)} · {cores} cores · {device}"
+
+
+def closing_lines(outcome: Outcome, replays: Mapping[int, str], folder: str) -> Iterator[str]:
+    """``folder`` is where the report lies; empty if it could not be written."""
+    for place in range(min(len(outcome.failures), _MOST_FAILURES)):
+        yield from _failure_lines(
+            outcome, place, f"assay replay {folder}/{replays[place]}" if place in replays else outcome.command
+        )
+    if len(outcome.failures) > _MOST_FAILURES:
+        yield f"and {len(outcome.failures) - _MOST_FAILURES} more failures, see the report"
+    if outcome.failures and outcome.not_run:
+        yield ""
+    for entry in outcome.not_run:
+        seen = f"last seen {entry.last_seen}, {entry.commit}" if entry.last_seen else "never recorded"
+        yield f"not run: {entry.suite} ({entry.why}; {seen})"
+    yield ""
+    yield f"{outcome.verdict.value.upper():<9} {headline(outcome)}"
+    yield from (f"          {reason}" for reason in why_not_valid(outcome))
+    yield f"{selftest(outcome)}{f' · report: {folder}/index.html' if folder else ''} · {long_duration(outcome.wall_s)}"
+
+
+def _failure_lines(outcome: Outcome, place: int, command: str) -> Iterator[str]:
+    check, failure = outcome.failures[place]
+    violation = failure.violation
+    shrunk = f"shrunk {failure.ops_found} → {len(failure.ops)} operations" if failure.ops_found > len(failure.ops) else ""
+    yield ""
+    head = [f"INVALID   {violation.invariant} {violation.name}", check.title, f"seed {failure.seed}", shrunk]
+    yield " · ".join(part for part in head if part)
+    yield ""
+    yield f"  {violation.subject}"
+    yield f"    found         {violation.found}"
+    yield f"    expected      {violation.expected}"
+    yield from (f"    {fact}" for fact in violation.facts)
+    yield from _story(failure.ops)
+    yield ""
+    yield f"  {command}"
+
+
+def _story(ops: tuple[Op, ...]) -> Iterator[str]:
+    skipped = max(0, len(ops) - _MOST_OPS)
+    if skipped:
+        yield f"    ... {skipped} operations before"
+    for number, op in enumerate(ops[skipped:], start=skipped + 1):
+        title, detail = describe_op(op)
+        yield f"    {number:>3}  {title:<18} {detail}".rstrip()

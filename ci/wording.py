@@ -1,0 +1,88 @@
+"""How counts, times and checks read in a line: one wording for the terminal, the page and the summary.
+
+Owns formatting of single facts. Never prints.
+"""
+
+from __future__ import annotations
+
+from ci.outcome import Outcome
+from properties.suite import CheckResult
+from properties.verdict import Verdict
+
+
+def duration(seconds: float) -> str:
+    """ "0:22" below an hour, "1:02:03" above."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def long_duration(seconds: float) -> str:
+    """ "7 min 12 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def large(number: int) -> str:
+    """ "3.1 M", "482 k", "97"."""
+    if number >= 1_000_000:
+        return f"{number / 1e6:.1f} M"
+    return f"{number / 1e3:.0f} k" if number >= 10_000 else f"{number:,}"
+
+
+def reach(result: CheckResult) -> str:
+    """ "9 of 9 reached", or nothing where the suite counts no states."""
+    named = set(result.reached) | set(result.missed)
+    if not named:
+        return ""
+    return f"{len(named) - len(set(result.missed))} of {len(named)} reached"
+
+
+def work(result: CheckResult) -> str:
+    """What a suite did, in one line."""
+    parts = [
+        count(result.examples, "example") if result.examples else "",
+        count(result.ops, "op") if result.ops else "",
+        reach(result),
+        result.note,
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def headline(outcome: Outcome) -> str:
+    """The verdict in one sentence."""
+    parts = [count(len(outcome.checks), "check"), count(outcome.num_ops, "op")]
+    parts.append(f"{large(outcome.num_evaluations)} invariant evaluations")
+    if outcome.alpha_used:
+        parts.append(f"false-alarm budget used {outcome.alpha_used:.2g} of 1e-6")
+    return " · ".join(parts)
+
+
+def selftest(outcome: Outcome) -> str:
+    """Mutants and self-proof in one sentence."""
+    proofs = f"self-proof {outcome.proofs_passed} of {len(outcome.proofs)}"
+    if not outcome.mutants:
+        return f"no mutants in this run · {proofs}"
+    return f"mutants {outcome.mutants_killed} of {len(outcome.mutants)} killed · {proofs}"
+
+
+def why_not_valid(outcome: Outcome) -> list[str]:
+    """One line for each reason that keeps the run from being valid, failures apart."""
+    lines = list(outcome.reasons)
+    lines += [
+        f"{check.title}: {reason.splitlines()[0]}"
+        for check in outcome.checks
+        if check.verdict is not Verdict.VALID
+        for reason in check.reasons[:1]
+    ]
+    lines += [f"self-proof {proof.id}: {proof.note}" for proof in outcome.proofs if not proof.is_as_planted]
+    lines += [
+        f"mutant {mutant['id']} {mutant['verdict']}{': ' + mutant['note'] if mutant['note'] else ''}"
+        for mutant in outcome.mutants
+        if mutant["verdict"] != "killed"
+    ]
+    return lines
