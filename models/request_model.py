@@ -83,6 +83,8 @@ class RequestModel:
         may: set[RefusalReason] = set()
         if slots > caps.max_tokens_per_step:
             may.add(RefusalReason.TOO_LONG)  # without chunking
+        if request.sampling.n > caps.max_num_seqs:
+            may.add(RefusalReason.OUT_OF_RANGE)  # where choices can only run together
         if any(not 0 <= token < caps.vocab_size for token in request.sampling.stop_token_ids):
             may |= {RefusalReason.TOKEN_OUT_OF_VOCABULARY, RefusalReason.OUT_OF_RANGE}
         if request.deadline_s is not None and not caps.has_deadlines:
