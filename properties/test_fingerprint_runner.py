@@ -15,7 +15,7 @@ import pytest
 from engine_under_test.errors import RunnerError
 from engine_under_test.execution.cells import POISON
 from engine_under_test.execution.fingerprint import FingerprintLaunch, FingerprintRunner
-from engine_under_test.seams import Page
+from engine_under_test.seams import DeviceOp, Page
 from engine_under_test.types import Adapter, BlockCopy, Media, Plan, Request, Reservation, SamplingParams
 from properties.doubles import FailingRunner, HeldDevice
 
@@ -267,6 +267,16 @@ def test_fills_come_before_copies_and_copies_before_rows() -> None:
     assert (on.store[1 * BLOCK : 2 * BLOCK] == before).all()
 
 
+def test_a_copy_takes_the_filled_part_and_leaves_the_rest_of_the_block() -> None:
+    on = FingerprintRunner(12, 4, 8)
+    on.store[1 * 4 : 2 * 4] = [[1, 2], [3, 4], [5, 6], [7, 8]]
+    plan, reservation = plan_of(Row(Request("z", (0,)), 0, (0,), (12,)), block_size=4)
+    on.launch(plan, dataclasses.replace(reservation, copies=(BlockCopy(1, 3, 2), BlockCopy(3, 5, 1))))
+    poison = (int(POISON), int(POISON))
+    assert pairs(on.store[3 * 4 : 4 * 4]) == [(1, 2), (3, 4), poison, poison]
+    assert pairs(on.store[5 * 4 : 6 * 4]) == [(1, 2), poison, poison, poison]
+
+
 def test_operations_declare_the_blocks_that_they_touch() -> None:
     device = HeldDevice()
     plan, reservation = plan_of(dataclasses.replace(LAST, table=(3, 1, 2, 7)))
@@ -309,6 +319,29 @@ def test_a_token_in_flight_is_fed_on_the_device(runs_late: bool) -> None:
     flying += [launch(fed, other, decode(step, is_pending=True), plan_id=step) for step in (5, 6)]
     assert [one.result().tokens for one in flying] == [one.result().tokens for one in sync]
     assert pairs(flying[-1].cells) == pairs(sync[-1].cells)
+
+
+def test_each_row_is_fed_its_own_token_in_flight() -> None:
+    """Two choices whose tokens differ, in another order than they were sampled, a chunk with known tokens between them."""
+    request = dataclasses.replace(BASE, sampling=SamplingParams(temperature=1.0, seed=7, n=2))
+    chunk = Row(Request("b", (5, 6, 7)), 0, (5, 6, 7), (7, 8), samples=False)
+
+    def last(choice: int) -> Row:
+        return Row(request, 4, PROMPT[4:], (3, 1, 4 + choice), choice=choice)
+
+    def next_of(choice: int, tokens: tuple[int, ...]) -> Row:
+        return Row(request, 5, tokens, (3, 1, 4 + choice), choice=choice, is_pending=not tokens)
+
+    known, fed = runner(), runner(device=HeldDevice())
+    for on in (known, fed):
+        launch(on, dataclasses.replace(CONTEXT, request=request), plan_id=1)
+    first = launch(known, last(0), last(1), plan_id=2).result().tokens
+    assert first == ((3,), (4,))
+    launch(fed, last(0), last(1), plan_id=2)
+    expected = launch(known, next_of(1, first[1]), chunk, next_of(0, first[0]), plan_id=3)
+    found = launch(fed, next_of(1, ()), chunk, next_of(0, ()), plan_id=3)
+    assert pairs(found.cells) == pairs(expected.cells)
+    assert found.result().tokens == expected.result().tokens
 
 
 @pytest.mark.parametrize(
@@ -372,6 +405,16 @@ def test_what_can_not_be_launched_is_refused_and_touches_nothing(plan: Plan, res
 def test_a_plan_without_rows_gives_a_result_without_rows() -> None:
     result = launch(runner()).result()
     assert (result.rows, result.tokens) == ((), ())
+
+
+class FullDevice(HeldDevice):
+    def submit(self, op: DeviceOp) -> None:
+        raise MemoryError(f"no room for {op.name}")
+
+
+def test_a_device_that_takes_no_work_is_a_failed_launch() -> None:
+    with pytest.raises(RunnerError, match=r"plan 1.*no room for rows"):
+        launch(runner(device=FullDevice()), WHOLE)
 
 
 def test_an_injected_failure_comes_out_where_it_was_ordered() -> None:

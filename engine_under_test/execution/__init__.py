@@ -1,4 +1,5 @@
-"""What executes a plan on a device: runners, and the device seam with its default.
+"""Executes plans: the runner protocol, the fingerprint runner, devices.
 
-Not here: what is planned (`scheduling/`) or which block is whose (`kv/`). Start reading at `runner.py`, then `fingerprint.py`.
+Here: what touches KV content. Not here: who may run (`scheduling/`), or which block belongs to whom (`kv/`).
+Start reading at `runner.py`, then `fingerprint.py` beside docs/fingerprint.md.
 """

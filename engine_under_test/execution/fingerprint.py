@@ -132,8 +132,11 @@ class FingerprintRunner:
         self._check(plan, reservation, blocks)
         launch = FingerprintLaunch(plan, tuple(accumulate(ends)), self._device)
         rows = self._lay_out(plan, reservation, ends, tables, blocks)
-        for op in self._ops(reservation, blocks, partial(self._run, launch, plan, rows)):
-            self._device.submit(op)
+        try:
+            for op in self._ops(reservation, blocks, partial(self._run, launch, plan, rows)):
+                self._device.submit(op)
+        except Exception as error:
+            raise RunnerError(f"plan {plan.plan_id}: the device took no more work: {error}; abandon it") from error
         launch._fence = self._device.fence()
         return launch
 

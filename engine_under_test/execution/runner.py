@@ -29,5 +29,5 @@ class Runner(Protocol):
     """Whatever computes tokens for plans: fingerprints, a transformer, a set of ranks."""
 
     def launch(self, plan: Plan, reservation: Reservation) -> Launch:
-        """Puts fills, copies and rows on the device, in this order. Raises RunnerError if the step can not be launched;
-        then nothing of it was put on the device."""
+        """Puts fills, copies and rows on the device, in this order. Raises RunnerError if plan and reservation do not fit,
+        or if the device takes no work; then its rows were not executed and never will be."""

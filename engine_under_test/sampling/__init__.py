@@ -1,4 +1,5 @@
-"""From logits to tokens: noise by address, and the sampler.
+"""Chooses tokens from logits, with noise by address.
 
-Not here: logits themselves (`execution/`), stopping (`sequence.py`). Start reading at `sampler.py`, then `noise.py`.
+Here: the sampler and the default noise. Not here: logits (`execution/`), or when a choice ends (`engine.py`).
+Start reading at `sampler.py`, beside docs/fingerprint.md ("Next token").
 """
