@@ -15,6 +15,7 @@ from engine_under_test.types import (
     Plan,
     PlannedStep,
     PrefixEntry,
+    ReferenceModel,
     Request,
     RowId,
     Snapshot,
@@ -39,6 +40,7 @@ class ModelFacts:
         self.scheduler = SchedulerModel(self.requests, caps.block_size)
         self.clock_s = 0.0
         self.generation = 0
+        self._merges = caps.reference_model is ReferenceModel.PATH_LOCK
         self.content_by_block: Mapping[int, Content] = self.prefix.content_by_block
         self.hittable: Mapping[int, Content] = self.prefix.hittable
         self.translate: Callable[[PrefixEntry], Content | None] = self.prefix.translate
@@ -80,6 +82,7 @@ class ModelFacts:
             if facts is not None and facts.epoch == row.epoch:
                 facts.epoch = row.epoch + 1
                 self.scheduler.suspended(key)
+                self.prefix.suspended(key)
                 self.prefix.released(self.allocator.release((key,)), after.cached)
 
     def planned(self, step: PlannedStep, is_counted: bool) -> Violation | None:
@@ -114,6 +117,8 @@ class ModelFacts:
             start, tokens = plan.starts[row], result.tokens[row]
             end = start + plan.num_tokens[row]
             self.prefix.committed(key, facts, tables[row], start, end)
+            if self._merges and (table := self._merged(tables[row], start, end, after)) != tables[row]:
+                self.allocator.replace(key, table)
             if step.reservation.copies:
                 self.prefix.released(self.allocator.landed(key), after.cached)
             self.scheduler.committed(key, end, plan.samples[row], len(tokens))
@@ -121,6 +126,17 @@ class ModelFacts:
                 ended.append(key)
         if ended:
             self._ended(ended, after)
+
+    def _merged(self, table: tuple[int, ...], start: int, end: int, after: Snapshot) -> tuple[int, ...]:
+        """A radix tree may free a page whose content it has already and go on with its own: the table after that."""
+        full = range(start // self.caps.block_size, end // self.caps.block_size)
+        moved = {place: table[place] for place in full if table[place] not in after.cached}
+        if not moved:
+            return table
+        pages = {self.prefix.translate(entry): block for block, entry in after.cached.items()}
+        content = self.prefix.content_by_block
+        moved = {place: pages.get(content.get(block), block) for place, block in moved.items()}
+        return tuple(moved.get(place, block) for place, block in enumerate(table))
 
     def abandoned(self, lost: Sequence[Plan], in_flight: Sequence[Plan], after: Snapshot) -> None:
         """``in_flight``: the plans launched before the lost ones, still on their way."""
@@ -157,6 +173,9 @@ class ModelFacts:
             kind, row = event.kind, event.row
             if kind is EventKind.FORKED and row is not None:
                 self.allocator.hold(row[:3], event.blocks)
+                self.prefix.forked(row[:3])
+            elif kind is EventKind.PREEMPTED and row is not None:
+                self.preempted((row,), after)
             elif kind is EventKind.FINISHED and row is not None and row[:3] in self.requests.live:
                 found = found or self._own_end(row[:3], FinishReason(event.reason), after)
         return found
