@@ -1,0 +1,157 @@
+"""Claims about the command line: bad input is answered by one sentence, an exit code, and nothing half done."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from ci import cli
+from ci.doubles.failing import OPS, VIOLATION, WORLD
+from ci.environment import require_extra
+from ci.outcome import Check, Outcome, Proof
+from ci.replay_file import replay_of, to_text
+from ci.tree import Tree
+from engine_under_test.errors import BadInput
+from properties.suite import CheckResult, Failure, Profile
+from properties.verdict import Verdict
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            cli.main(list(words))
+        printed = capsys.readouterr()
+        return int(caught.value.code or 0), printed.out, printed.err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        pytest.param(("gate", "--fast"), "assay gate: No such option", id="an unknown flag"),
+        pytest.param(("bake",), "assay: No such command 'bake'; see assay --help", id="an unknown command"),
+        pytest.param(("gate", "--profile", "daily"), "'daily' is not one of", id="an unknown profile"),
+        pytest.param(("gate", "--seed", "-3"), "a seed is a whole number from 0 to 2**64 - 1", id="a seed out of range"),
+        pytest.param(("gate", "--seed", "x"), "found 'x'", id="a seed that is none"),
+        pytest.param(("gate", "--budget", "soon"), "a budget is a time above 0 as 90s, 10m or 2h", id="a budget that is none"),
+        pytest.param(("gate", "--budget", "0m"), "a budget is a time above 0", id="no budget"),
+        pytest.param(("gate", "--workers", "0"), "Invalid value for '--workers'", id="no workers"),
+        pytest.param(("replay",), "Missing argument 'FILE'", id="no file"),
+        pytest.param(("replay", "/nowhere.json"), "there is no /nowhere.json", id="a missing file"),
+        pytest.param(("replay", "/nowhere.json", "--until", "0"), "'--until'", id="no operation"),
+        pytest.param(("mutants", "no-such-mutant"), "found 'no-such-mutant'", id="an unknown mutant"),
+        pytest.param(("bench", "sprint"), "'sprint' is not one of", id="an unknown benchmark"),
+    ],
+)
+def test_one_sentence_and_64_for(run: Run, words: tuple[str, ...], sentence: str) -> None:
+    code, out, err = run(*words)
+    assert code == 64
+    assert sentence in err
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_report_folder_that_is_a_file_is_refused_before_any_work(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "report").write_text("a file")
+    code, out, err = run("gate", "--report", str(tmp_path / "report"))
+    assert (code, out) == (64, "")
+    assert "a part of the path is a file: name a folder" in err
+    assert (tmp_path / "report").read_text() == "a file"
+
+
+def test_an_error_of_its_own_is_unknown_and_its_traceback_is_one_flag_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def stumble() -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setitem(cli.assay.commands, "stumble", stumble)
+    code, _, err = run("stumble")
+    assert (code, err) == (2, "assay: an error of its own, nothing was judged: KeyError: 'lost'; --traceback shows where\n")
+    code, _, err = run("stumble", "--traceback")
+    assert code == 2
+    assert "Traceback (most recent call last)" in err
+
+
+def test_ctrl_c_before_anything_began_is_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def wait() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cli.assay.commands, "wait", wait)
+    code, _, err = run("wait")
+    assert code == 130
+    assert "interrupted by Ctrl-C" in err
+
+
+def test_a_full_disk_ends_a_valid_gate_as_unknown_with_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    code = cli._finish_gate(valid_outcome(), tmp_path, cli._console(False), as_json=False)
+    printed = capsys.readouterr()
+    assert code == 2
+    assert "the disk is full: free some space or name a folder on another disk" in printed.err
+    assert "report:" not in printed.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replay_that_no_longer_fails_says_so_and_exits_0(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "replay.json"
+    path.write_text(to_text(replay_of("failing", Failure(VIOLATION, "0x7", WORLD, OPS))))
+    code, out, _ = run("replay", str(path))
+    assert code == 0
+    assert "3 operations on pool 6 × 4, budget 8, depth 0 (assay)" in out
+    assert "no longer fails: KV-4 freed once holds in every operation" in out
+
+
+def test_a_replay_tells_its_timeline_as_json_too(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "replay.json"
+    path.write_text(to_text(replay_of("failing", Failure(VIOLATION, "0x7", WORLD, OPS))))
+    code, out, err = run("replay", str(path), "--json", "--until", "2")
+    data = json.loads(out)
+    assert (code, err, data["verdict"]) == (0, "", "valid")
+    assert [scene["title"] for scene in data["timeline"]] == ["add a", "step"]
+
+
+def test_a_world_that_can_not_be_built_is_bad_input(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "replay.json"
+    path.write_text(to_text(replay_of("failing", Failure(VIOLATION, "0x7", {"target": "nobody"}, OPS))))
+    code, _, err = run("replay", str(path))
+    assert code == 64
+    assert "nobody" in err
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci.environment.find_spec", lambda _name: None)
+    with pytest.raises(
+        BadInput, match=r"'chaos', but toxiproxy and docker is not installed; run pip install .*'assay\[chaos\]'"
+    ):
+        require_extra("chaos", "the storm")
+
+
+def valid_outcome() -> Outcome:
+    result = CheckResult("a", Verdict.VALID, examples=1, ops=1)
+    return Outcome(
+        verdict=Verdict.VALID,
+        tree=Tree("4f2a91c" + "0" * 33, ""),
+        seed=7,
+        profile=Profile.QUICK,
+        command="assay gate --seed 0x7",
+        wall_s=1.0,
+        started_at="2026-01-01T00:00:00+00:00",
+        checks=(Check("a", "a", Verdict.VALID, 7, result=result),),
+        proofs=(Proof("p", 1, 1, "", True),),
+    )
