@@ -1,5 +1,4 @@
-"""Compares the engine with what is known to be right: laws, and references that do without its cleverness.
+"""Comparisons with an independent truth: sampling statistics with a stated power, and their error budget.
 
-Here: the error budget of statistical tests, and the sampler's statistics. Not here: invariants of a step (`properties/`).
-Start reading at `suites.py`, then `error_budget.py`.
+Not here: invariants of one run (`properties/`). Start reading at `error_budget.py`, then `sampling_stats.py`.
 """

@@ -1,5 +1,4 @@
-"""Executes plans: the runner protocol, the fingerprint runner, devices.
+"""What executes a plan on a device: runners, and the device seam with its default.
 
-Here: what touches KV content. Not here: who may run (`scheduling/`), or which block belongs to whom (`kv/`).
-Start reading at `runner.py`, then `fingerprint.py` beside docs/fingerprint.md.
+Not here: what is planned (`scheduling/`) or which block is whose (`kv/`). Start reading at `runner.py`, then `fingerprint.py`.
 """

@@ -1,5 +1,4 @@
-"""Chooses tokens from logits, with noise by address.
+"""From logits to tokens: noise by address, and the sampler.
 
-Here: the sampler and the default noise. Not here: logits (`execution/`), or when a choice ends (`engine.py`).
-Start reading at `sampler.py`, beside docs/fingerprint.md ("Next token").
+Not here: logits themselves (`execution/`), stopping (`sequence.py`). Start reading at `sampler.py`, then `noise.py`.
 """
