@@ -39,12 +39,20 @@ class PrefixModel:
         self._bases: dict[Content, list[int]] = {}  # the obliged blocks of a content, first committed first
         self._resets = 0
         self._born: dict[Key, int] = {}
+        self._forks: set[Key] = set()  # forked, not yet planned
 
     # -- what happens ------------------------------------------------------------------------------------------
 
     def began(self, key: Key) -> None:
-        """A choice begins (again): its later commits belong to the present cache generation."""
-        self._born[key] = self._resets
+        """A choice begins (again): its later commits belong to the present cache generation; a fork's to its parent's."""
+        if key in self._forks:
+            self._forks.discard(key)
+        else:
+            self._born[key] = self._resets
+
+    def forked(self, child: Key) -> None:
+        self._forks.add(child)
+        self._born[child] = self._born.get((child[0], 0, child[2]), -1)
 
     def committed(self, key: Key, facts: ChoiceFacts, table: tuple[int, ...], start: int, end: int) -> None:
         """A row of a choice was confirmed: the blocks that became full with it hold committed content."""
@@ -85,10 +93,15 @@ class PrefixModel:
         self.reset()
         self.content_by_block.clear()
         self._born.clear()
+        self._forks.clear()
+
+    def suspended(self, key: Key) -> None:
+        self._forks.discard(key)
 
     def ended(self, key: Key) -> None:
         self._chains.pop(key, None)
         self._born.pop(key, None)
+        self._forks.discard(key)
 
     # -- what is known -----------------------------------------------------------------------------------------
 

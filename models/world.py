@@ -329,7 +329,8 @@ class World:
     def _rollback(self) -> bool:
         if not self.caps.has_transaction or len(self._flights) >= self.caps.max_plans_in_flight:
             return False
-        if not self._finish_lost():
+        did = self._poll()  # what has ended settles first, so that only the reservation is between before and after
+        if self.violation is not None:
             return True
         before = self._snapshot
         step = self._more.reserve()
@@ -341,7 +342,7 @@ class World:
         if step is not None:
             self.facts.preempted(step.preempted, after)
         self._judge(Happening.ROLLED_BACK, before, after, events, wrong, planned=step)
-        return step is not None
+        return did or step is not None
 
     def _abandon(self, k: int) -> bool:
         if not self.caps.has_transaction or not 0 <= k < len(self._flights):
