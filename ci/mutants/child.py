@@ -41,7 +41,7 @@ def run_mutant(mutant: Mutant, sources: tuple[str, ...], seed: int, root: Path =
     except (StaleMutant, MutationTooLate) as error:
         return MutantResult(mutant.id, mutant.origin, Fate.STALE, note=str(error))
     except Exception as error:
-        note = f"the mutated source does not start: {type(error).__name__}: {error}"
+        note = f"nothing ran: {type(error).__name__}: {error}"
         return MutantResult(mutant.id, mutant.origin, Fate.BROKEN, note=note)
     return MutantResult(mutant.id, mutant.origin, wall_s=time.monotonic() - began, **found)
 

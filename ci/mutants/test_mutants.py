@@ -1,0 +1,132 @@
+"""Claims about mutants: applied in memory only, killed by predicates only, and loud when they no longer apply."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci import worker
+from ci.jobs import read_report, save_jobs
+from ci.mutants.catalogue import MUTANTS
+from ci.mutants.hunt import is_of_the_catalogue, kill_in
+from ci.mutants.loader import StaleMutant, mutated_source
+from ci.mutants.mutant import Fate, Mutant, MutantResult
+from ci.mutants.runner import fate_of, mutant_job, select
+from ci.mutants.table import closing_line, table_lines, write_kills
+from ci.tree import ROOT
+from engine_under_test.errors import BadInput
+from properties.suite import CheckResult, Failure, Statistic
+from properties.verdict import Verdict, Violation
+
+OFF_BY_ONE = Mutant(
+    "off-by-one",
+    "nobody 1",
+    "",
+    "ci/doubles/counting.py",
+    "found += number",
+    "found += number + 1",
+    "each number counts one more",
+)
+
+
+def hunted(mutant: Mutant, folder: Path) -> MutantResult:
+    """The mutant's fate, found in a process of its own as in a gate."""
+    job = mutant_job(mutant, 0, seed=7, sources=("ci.doubles.counted",))
+    path = save_jobs(folder, (job,))
+    subprocess.run([sys.executable, "-m", "ci.mutants.child", str(path), "0"], cwd=ROOT, check=True, timeout=30)
+    return fate_of(mutant.id, mutant.origin, read_report(job, folder), "no report")
+
+
+def test_a_wrong_sum_is_killed_by_the_predicate_that_counts_again(tmp_path: Path) -> None:
+    before = (ROOT / OFF_BY_ONE.file).read_bytes()
+    result = hunted(OFF_BY_ONE, tmp_path)
+    assert (result.fate, result.by, result.where, result.ops, result.shrunk) == (Fate.KILLED, "SC-14", "counted", 5, 1)
+    assert (ROOT / OFF_BY_ONE.file).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "fate", "note"),
+    [
+        pytest.param(
+            {"replacement": "found += 1 * number"}, Fate.SURVIVED, "every suite of the hunt was valid", id="an equal sum"
+        ),
+        pytest.param({"snippet": "found -= number"}, Fate.STALE, "exactly once in ci/doubles/counting.py, found 0", id="gone"),
+        pytest.param({"snippet": "number"}, Fate.STALE, "found 5 times", id="not unique"),
+        pytest.param({"file": "ci/doubles/nothing.py"}, Fate.STALE, "there is no ci/doubles/nothing.py", id="no file"),
+        pytest.param({"replacement": "found +="}, Fate.BROKEN, "nothing ran: SyntaxError", id="no Python"),
+        pytest.param({"replacement": "raise KeyError(number)"}, Fate.SURVIVED, "crashed, which proves nothing", id="a crash"),
+    ],
+)
+def test_no_kill_is_what_comes_of(tmp_path: Path, change: dict[str, str], fate: Fate, note: str) -> None:
+    result = hunted(replace(OFF_BY_ONE, **change), tmp_path)
+    assert result.fate is fate
+    assert note in result.note
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
+def test_each_mutant_still_applies_and_compiles(mutant: Mutant) -> None:
+    compile(mutated_source(mutant, ROOT), mutant.file, "exec")
+    assert mutant.origin
+    assert mutant.note
+
+
+def test_identifiers_of_mutants_are_unique() -> None:
+    assert len({mutant.id for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_a_snippet_that_no_longer_matches_is_loud() -> None:
+    with pytest.raises(StaleMutant, match="its snippet must occur exactly once"):
+        mutated_source(replace(OFF_BY_ONE, snippet="nothing like it"), ROOT)
+
+
+@pytest.mark.parametrize("name", ["CRASH", "DET", "", "KV-", "kv-4", "KV4"])
+def test_what_is_not_of_the_catalogue_kills_nothing(name: str) -> None:
+    failure = Failure(Violation(name, "", "", "", ""), "7")
+    assert not is_of_the_catalogue(name)
+    assert kill_in(CheckResult("a", Verdict.INVALID, ops=1, failures=(failure,))) is None
+
+
+def test_a_statistical_test_over_a_run_kills_too() -> None:
+    statistic = Statistic("law", "the law holds", "chi-square", 10, 1e-8, 0.1, 0.9, 1e-30, Verdict.INVALID)
+    kill = kill_in(CheckResult("a", Verdict.INVALID, statistics=(statistic,)))
+    assert kill is not None
+    assert kill["by"] == "law"
+
+
+def test_an_unknown_name_is_answered_by_the_closest() -> None:
+    with pytest.raises(BadInput, match="did you mean off-by-one"):
+        select(("off-by-on",), (OFF_BY_ONE,))
+
+
+def test_the_table_says_who_killed_and_after_how_many_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = (
+        MutantResult("free-early", "vllm 1", Fate.KILLED, "KV-10", "lifetime", "walk", 214, 5),
+        MutantResult("alive", "vllm 2", Fate.SURVIVED, note="not killed within 30 s"),
+    )
+    lines = list(table_lines(results))
+    assert lines[1].split() == ["free-early", "vllm", "1", "KV-10", "lifetime", "214", "ops", "5", "ops"]
+    assert "SURVIVED: not killed within 30 s" in lines[2]
+    assert closing_line(results, floor=2) == "1 of 2 killed · floor 2"
+    monkeypatch.setattr("ci.mutants.table.PATH", tmp_path / "kills.json")
+    write_kills(results)
+    assert [entry["id"] for entry in json.loads((tmp_path / "kills.json").read_text())["mutants"]] == ["alive", "free-early"]
+
+
+def test_a_hunt_without_an_end_is_a_survivor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = replace(OFF_BY_ONE, replacement="while True:\n            pass")
+    job = mutant_job(endless, 0, 7, ("ci.doubles.counted",))
+    save_jobs(tmp_path, (job,))
+    monkeypatch.setattr(worker, "HUNT_S", 1.0)
+    began = time.monotonic()
+    worker._run_in_child(job, tmp_path)
+    report = read_report(job, tmp_path)
+    assert report is not None
+    assert report.mutant is not None
+    assert (report.mutant["verdict"], report.mutant["note"]) == ("survived", "not killed within 1 s")
+    assert time.monotonic() - began < 10
