@@ -153,8 +153,9 @@ def check_sampler(context: SuiteContext, sample: Sample = sampler.sample) -> Che
     asked = questions(tokens)
     ledger = Ledger()
     answers = [judge(question, ledger) for question in asked]
+    again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}  # the same samples, not another try
     failures = tuple(
-        Failure(_violation(question, answer), seed=f"{context.seed:#x}")
+        Failure(_violation(question, answer), seed=f"{context.seed:#x}", world=again)
         for question, answer in zip(asked, answers, strict=True)
         if answer.verdict is Verdict.INVALID
     )
