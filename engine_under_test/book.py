@@ -42,6 +42,7 @@ class Book:
         "deadlines",
         "generation",
         "live",
+        "may_admit",
         "next_plan_id",
         "oldest_in_flight",
         "only",
@@ -55,6 +56,7 @@ class Book:
         self.next_plan_id = 1
         self.oldest_in_flight: int | None = None
         self.only: Collection[Sequence] | None = None
+        self.may_admit = True
         self._kv = kv
         self._key = key_for(config.order)
         self.live: dict[str, LiveRequest] = {}

@@ -155,6 +155,7 @@ class Engine:
         preempted: list[RowId] = []
         while True:
             preempted += [self._preempt(seq) for seq in self._scheduler.choose_victims(book)]
+            book.may_admit = not preempted
             plan = self._scheduler.plan(book)
             is_second_try = book.only is not None
             if plan is None:

@@ -356,13 +356,25 @@ def test_a_token_of_another_life_is_not_fed(later: Row, identity: dict[str, int]
         launch(on, later, plan_id=2, **identity).result()
 
 
-def test_tokens_are_remembered_for_three_launches_and_no_longer() -> None:
+def test_a_plan_launched_again_is_fed_what_the_lost_one_was_fed() -> None:
     on = runner()
     launch(on, WHOLE)
-    for plan_id in (2, 3, 4):
-        launch(on, Row(Request("b", (5,)), 0, (5,), (9,)), plan_id=plan_id)
+    lost = launch(on, decode(5, is_pending=True), plan_id=2)
+    launch(on, decode(6, is_pending=True), plan_id=3)  # lost as well
+    again = launch(on, decode(5, is_pending=True), plan_id=4)
+    assert again.result().tokens == lost.result().tokens
+
+
+def test_a_pending_token_survives_many_lost_launches_but_memory_is_bounded() -> None:
+    on = runner()
+    launch(on, WHOLE)
+    for plan_id in range(2, 2000):
+        launch(on, Row(Request(f"b{plan_id}", (5,)), 0, (5,), (9,)), plan_id=plan_id)
+        if plan_id == 100:
+            launch(on, decode(5, is_pending=True), plan_id=5000).result()
+    assert len(on._sampled) <= 1100
     with pytest.raises(RunnerError, match="in flight"):
-        launch(on, decode(5, is_pending=True), plan_id=5).result()
+        launch(on, decode(5, is_pending=True), plan_id=5001).result()
 
 
 # Errors

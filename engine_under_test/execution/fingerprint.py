@@ -1,7 +1,8 @@
 """A runner whose KV cells are fingerprints: docs/fingerprint.md, executed through tables and slots alone.
 
-Owns: the store, and the tokens sampled last (for rows whose input token is still in flight). Never: which block belongs to
-whom, or whether what it read is right. It needs rows and slots only, so it runs behind any engine's plans.
+Owns: the store, and the tokens sampled last, by row and position (for rows whose input token is still in flight). Never:
+which block belongs to whom, or whether what it read is right. It needs rows and slots only, so it runs behind any engine's
+plans.
 
 One step is a handful of numpy operations over all rows, laid out flat; what depends on the plan alone (`_Rows`) is computed
 at launch, what depends on the store in the device operation.
@@ -9,10 +10,9 @@ at launch, what depends on the store in the device operation.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain, compress
+from itertools import accumulate, chain, compress, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +27,9 @@ from engine_under_test.seams import Device, DeviceOp, Fence, Noise, Page
 from engine_under_test.types import BlockCopy, Plan, Reservation, RowId, StepResult
 
 BUFFER = "kv"  # of every page that this runner declares
-# A row whose last token is in flight was sampled by one of the plans in flight, of which there are at most three.
-_LAUNCHES_REMEMBERED = 3
+# A row may want the token of a plan behind which others were lost and launched again; old ones are dropped by number.
+_LAUNCHES_REMEMBERED = 32
+_SAMPLES_REMEMBERED = 1024
 
 Indices = npt.NDArray[np.int64]
 
@@ -122,7 +123,7 @@ class FingerprintRunner:
         self._counting = np.arange(256)
         self._weights = law.digest_weights(256)
         self._generation: int | None = None
-        self._last_sampled: deque[dict[RowId, int]] = deque(maxlen=_LAUNCHES_REMEMBERED)
+        self._sampled: dict[tuple[RowId, int], int] = {}  # by row and position, oldest first
 
     def launch(self, plan: Plan, reservation: Reservation) -> FingerprintLaunch:
         """See `runner.Runner`."""
@@ -257,7 +258,7 @@ class FingerprintRunner:
         try:
             if plan.generation != self._generation:
                 self._generation = plan.generation
-                self._last_sampled.clear()
+                self._sampled.clear()
             launch._cells = self._compute(rows)
             tokens = self._sample(launch._cells, rows)
         except Exception as error:
@@ -266,7 +267,7 @@ class FingerprintRunner:
         emitted: list[tuple[int, ...]] = [()] * len(rows.row_ids)
         for row, token in zip(rows.sampled, tokens, strict=True):
             emitted[row] = (token,)
-        self._last_sampled.appendleft({rows.row_ids[row]: emitted[row][0] for row in rows.sampled})
+        self._remember(rows, tokens)
         launch._result = StepResult(plan.plan_id, plan.generation, rows.row_ids, tuple(emitted))
 
     def _compute(self, rows: _Rows) -> law.Words:
@@ -287,13 +288,23 @@ class FingerprintRunner:
             return rows.tokens
         tokens = rows.tokens.copy()
         for place, row_id in rows.pending:
-            for by_row in self._last_sampled:
-                if row_id in by_row:
-                    tokens[place] = by_row[row_id]
-                    break
-            else:
+            token = self._sampled.get((row_id, int(rows.positions[place])))
+            if token is None:
                 raise RunnerError(f"row {row_id} wants a token in flight that none of the last launches sampled")
+            tokens[place] = token
         return tokens
+
+    def _remember(self, rows: _Rows, tokens: Sequence[int]) -> None:
+        """Tokens sampled, for the plans behind this one, which may be launched before the host has seen them."""
+        sampled = self._sampled
+        for draw, (row, token) in enumerate(zip(rows.sampled, tokens, strict=True)):
+            address = rows.row_ids[row], rows.draws.positions[draw]
+            sampled.pop(address, None)
+            sampled[address] = token
+        for address in list(
+            islice(sampled, max(len(sampled) - max(_SAMPLES_REMEMBERED, _LAUNCHES_REMEMBERED * len(tokens)), 0))
+        ):
+            del sampled[address]
 
     def _sample(self, cells: law.Words, rows: _Rows) -> list[int]:
         """One token for each row that samples, from the digest of what it read."""

@@ -38,6 +38,10 @@ class View(Protocol):
         """If not None, nothing but these may be planned (the half of a failed step that is tried again)."""
 
     @property
+    def may_admit(self) -> bool:
+        """False in the step in which somebody was preempted: what was given up is for those who run."""
+
+    @property
     def num_free(self) -> int: ...
     @property
     def num_quarantined(self) -> int: ...
@@ -98,7 +102,8 @@ class Scheduler:
             is_alone=not view.running,
         )
         _plan_running(view, rows, room)
-        _plan_waiting(view, rows, room)
+        if view.may_admit:
+            _plan_waiting(view, rows, room)
         return rows.to_plan(view) if rows.seqs else None
 
 
