@@ -1,9 +1,13 @@
-"""The list of mutants. Data only; how they are applied is in `loader.py`, how they are hunted in `runner.py`."""
+"""The list of mutants. Data only; how they are applied is in `loader.py`, how they are hunted in `runner.py`.
+
+Each re-creates the kind of bug that its origin, a public thread, describes; `origin` and `url` name it.
+"""
 
 from __future__ import annotations
 
+from ci.mutants import of_decisions, of_life, of_memory, of_sampling
 from ci.mutants.mutant import Mutant
 
 FLOOR = 16  # at least as many are killed whenever all are hunted
 
-MUTANTS: tuple[Mutant, ...] = ()
+MUTANTS: tuple[Mutant, ...] = of_memory.MUTANTS + of_decisions.MUTANTS + of_life.MUTANTS + of_sampling.MUTANTS
