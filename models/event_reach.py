@@ -31,6 +31,7 @@ class _Choice:
     committed: int = 0
     emitted: int = 0
     was_planned: bool = False
+    is_forked: bool = False
     blocks_at_preemption: int | None = None
     has_ended: bool = False
 
@@ -41,7 +42,10 @@ class _Choice:
 
     def start_over(self) -> None:
         self.hits, self.taken, self.copied, self.flying = [], [], {}, {}
-        self.committed, self.was_planned = 0, False
+        self.committed, self.was_planned, self.is_forked = 0, False, False
+
+    def has_computed(self, block_size: int) -> bool:
+        return self.is_forked or bool(self.flying) or self.committed > len(self.hits) * block_size
 
 
 def _content(request: Request, num_tokens: int) -> _Content:
@@ -64,7 +68,6 @@ class EventReach:
         self._taken_by_plan: dict[int, list[int]] = {}
         self._evicted_by_plan: dict[int, dict[int, _Content]] = {}  # indexed before; comes back with a rollback
         self._flying: list[int] = []
-        self._came_early: set[int] = set()
         self._unsent: set[str] = set()
         self._has_drained = False
         self._is_refusing = False
@@ -76,8 +79,8 @@ class EventReach:
         batch = _hits_first(events)
         if self._does_plan(op):
             self._trap()
-        if op.kind is OpKind.LAND and 0 < op.k < len(self._flying):
-            self._early(self._flying[op.k])
+        if op.kind is OpKind.LAND and op.k > 0 and not any(event.kind is EventKind.COMMITTED for event in batch):
+            self._count(Reach.EARLY_RESULT if op.k < len(self._flying) else None)
         if op.kind is OpKind.LAND_AGAIN and any(event.kind is EventKind.RESULT_DROPPED for event in batch):
             self._count(Reach.STALE_RESULT)
         for event in batch:
@@ -99,18 +102,11 @@ class EventReach:
     def _does_plan(op: Op) -> bool:
         return op.kind in (OpKind.PLAN, OpKind.STEP)
 
-    def _early(self, plan_id: int) -> None:
-        if plan_id not in self._came_early:
-            self._came_early.add(plan_id)
-            self._count(Reach.EARLY_RESULT)
-
     def _abort(self, request_id: str) -> None:
-        phases = {
-            self._phase(choice) for life, choice in self._choices.items() if life[0] == request_id and not choice.has_ended
-        }
-        for phase in sorted(phases - {None}, key=str):
-            self._count(phase)
-        if not phases and request_id in self._unsent:
+        live = [life for life, choice in self._choices.items() if life[0] == request_id and not choice.has_ended]
+        if live:
+            self._count(self._phase(self._choices[min(live)]))
+        elif request_id in self._unsent:
             self._count(Reach.ABORT_UNSENT)
 
     def _phase(self, choice: _Choice) -> Reach | None:
@@ -165,7 +161,8 @@ class EventReach:
         if is_reload(request, earlier):
             self._count(Reach.ADAPTER_RELOADED)
         self._requests[row.request_id, row.incarnation] = request
-        self._choices[row[:3]] = _Choice(request, row.epoch)
+        for choice in range(request.sampling.n if len(request.prompt) == 1 else 1):  # others begin with their fork
+            self._choices[row.request_id, choice, row.incarnation] = _Choice(request, row.epoch)
 
     def _refused(self, event: Event, op: Op) -> None:
         pool = self._caps.num_blocks * self._caps.block_size
@@ -181,7 +178,7 @@ class EventReach:
             self._free.pop(block, None)
         if event.plan_id is not None:
             self._taken_by_plan.setdefault(event.plan_id, []).extend(event.blocks)
-        if event.tokens and choice.blocks_at_preemption is None:
+        if event.tokens and event.row is not None and event.row.epoch == 0:
             earlier = [other for other in self._requests.values() if other is not choice.request]
             self._count(Reach.DIVERGING_HIT if is_diverging(choice.request, event.tokens, earlier, self._caps) else None)
 
@@ -204,7 +201,7 @@ class EventReach:
         if parent is None:
             return
         child = _Choice(parent.request, row.epoch, hits=list(event.blocks), committed=parent.committed)
-        child.was_planned = True
+        child.was_planned = child.is_forked = True
         self._choices[row[:3]] = child
         self._count(Reach.FORK_PARTIAL if (len(parent.request.prompt) - 1) % self._caps.block_size else None)
 
@@ -280,6 +277,8 @@ class EventReach:
         for choice in self._choices.values():
             choice.flying.pop(plan_id, None)
             choice.taken = [(plan, block) for plan, block in choice.taken if plan != plan_id]
+            if choice.was_planned and not choice.has_computed(self._caps.block_size):
+                choice.start_over()  # its first plan came to nothing: it was never dispatched
 
     def _reserved(self, event: Event, _op: Op) -> None:
         choice = self._life(event)
@@ -337,6 +336,8 @@ class EventReach:
         self._taken_by_plan.clear()
         self._free = dict.fromkeys(range(1, self._caps.num_blocks + 1))
         for choice in self._choices.values():
+            if choice.was_planned:
+                choice.blocks_at_preemption = 0  # begins again, and nothing of it is left
             choice.start_over()
 
 

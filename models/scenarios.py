@@ -128,10 +128,11 @@ def duplicates(block_size: int, num_full: int, hasher: str = "blake2b") -> Scena
     """Two equal prompts computed in one plan; the first ends and its blocks are evicted while the second lives on."""
     length = num_full * block_size + 1
     num_blocks = 2 * (num_full + 1) + 3
-    others = (num_blocks - num_full - 2) * block_size  # everything but what b holds
+    spare = 0 if block_size > 1 else 1  # what b still grows by
+    others = (num_blocks - num_full - 1 - spare) * block_size  # everything but what b holds
     ops = (
         add("a", length, 1),
-        add("b", length, block_size + 2),
+        add("b", length, max(block_size, 3 * spare)),
         STEP,
         add("c", others, 1, leaves_at=0, variant=1),
         STEP,
@@ -214,25 +215,35 @@ def aborts(block_size: int, length: int, depth: int) -> Scenario:
 # ---- preemption ----------------------------------------------------------------------------------------------------------
 
 
-def preempted(block_size: int, num_full: int, growth: int, ending: str, hasher: str = "blake2b") -> Scenario:
-    """Two requests fill the pool; the later one is preempted and resumes, or is aborted while it waits.
+def preempted(block_size: int, num_full: int, num_tokens: int, extra: int = 0, hasher: str = "blake2b") -> Scenario:
+    """Two requests fill the pool; the later one is preempted when the earlier one grows, and resumes when that has ended.
 
-    The earlier one grows by `growth` blocks: with 1 it takes what the preempted one left empty, with more it evicts its
-    prefix from the tail on, with `num_full` + 1 all of it.
+    The longer the earlier one goes on (`num_tokens`), the more it evicts of the other's prefix, from the tail on: nothing,
+    a part, or all of it. Which of the three is counted, not computed here.
     """
-    num_blocks = 2 * num_full + 2
-    length = num_full * block_size + 1
-    ops: tuple[Op, ...] = (
-        add("a", length, growth * block_size, leaves_at=0, variant=1),
-        add("b", length, 2 * block_size),
-        *(STEP,) * (block_size + 1),
+    num_blocks = 2 * num_full + 2 + extra + 2 * (block_size < 3)
+    ops = (*_two_fill_the_pool(block_size, num_full, num_tokens), DRAIN)
+    name = f"preempted {block_size=} {num_full=} {num_tokens=} {extra=} {hasher=}"
+    return Scenario(name, spec(num_blocks, block_size, hasher=hasher), ops)
+
+
+def aborted_waiting(block_size: int, num_full: int) -> Scenario:
+    """The preempted one is aborted before it resumes."""
+    num_blocks = 2 * num_full + 2 + 2 * (block_size < 3)
+    ops = (
+        *_two_fill_the_pool(block_size, num_full, (num_full + 1) * block_size),
+        *(STEP,) * (2 * block_size),
+        abort("b"),
+        DRAIN,
     )
-    ops = (*ops, abort("b"), DRAIN) if ending == "aborted" else (*ops, DRAIN)
-    has_gone = growth > num_full
-    resumed = Reach.RESUMED_CACHED if growth == 2 else Reach.RESUMED_EVICTED if has_gone else Reach.RESUMED_PARTLY
-    world = spec(num_blocks, block_size, hasher=hasher)
-    reach = Reach.ABORT_WAITING if ending == "aborted" else resumed
-    return Scenario(f"preempted {block_size=} {num_full=} {growth=} {ending} {hasher=}", world, ops, (reach,))
+    name = f"aborted waiting {block_size=} {num_full=}"
+    return Scenario(name, spec(num_blocks, block_size), ops, (Reach.ABORT_WAITING,))
+
+
+def _two_fill_the_pool(block_size: int, num_full: int, num_tokens: int) -> tuple[Op, ...]:
+    length = num_full * block_size + 1
+    first = add("a", length + (block_size > 1), num_tokens, leaves_at=0, variant=1)
+    return (first, add("b", length, 2 * block_size + 2), *(STEP,) * (block_size + 1))
 
 
 # ---- choices -------------------------------------------------------------------------------------------------------------
@@ -340,12 +351,10 @@ def _resets_and_aborts(copies: int) -> Iterator[Scenario]:
 
 
 def _preemptions(copies: int) -> Iterator[Scenario]:
-    for block_size, extra, hasher in product((1, 2, 3, 4), range(copies), ("blake2b", "two_bit")):
-        for num_full in (2 + extra, 3 + extra):
-            yield preempted(block_size, num_full, 2, "resumed", hasher)
-            yield preempted(block_size, num_full, 3, "resumed", hasher)
-            yield preempted(block_size, num_full, num_full + 1, "resumed", hasher)
-            yield preempted(block_size, num_full, 2, "aborted", hasher)
+    for block_size, num_full in product((1, 2, 3, 4), range(2, 3 + copies)):
+        for num_tokens, extra in product(range(2, (num_full + 2) * block_size + 1), (0, 1)):
+            yield preempted(block_size, num_full, num_tokens, extra)
+        yield aborted_waiting(block_size, num_full + 1)
 
 
 def _choices(copies: int) -> Iterator[Scenario]:
@@ -381,12 +390,12 @@ def odd_hash_stories(hasher: str, copies: int) -> Iterator[Scenario]:
             yield same_prompt(block_size, 2 * block_size + 1 + extra, at_once=at_once, hasher=hasher)
         yield duplicates(block_size, 1 + extra % 3, hasher)
         yield trap(block_size + 1, 1 + extra % 3, 2, hasher)
-        yield preempted(block_size, 2 + extra % 3, 3, "resumed", hasher)
+        yield preempted(block_size, 2 + extra % 3, 3 * block_size, 0, hasher)
 
 
 def refusal_bases() -> Iterator[Scenario]:
     """The small worlds in which every single block is refused once, in turn."""
-    yield preempted(2, 2, 3, "resumed")
+    yield preempted(2, 2, 5)
     yield forked(2, 4, 2, is_aborted=False)
     yield duplicates(2, 2)
     deep = overlapped(2, 2, 0)

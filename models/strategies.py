@@ -59,7 +59,7 @@ def prompts(caps: Caps, *, reserve: int = 1) -> st.SearchStrategy[tuple[int, ...
 def sampling_params(caps: Caps, allowed: Traits) -> st.SearchStrategy[SamplingParams]:
     """Parameters in range. Outputs are short, so that requests end and identifiers come back."""
     max_tokens = st.integers(1, 6)
-    n = st.sampled_from([1, 2, 3]) if allowed.choices else st.just(1)
+    n = st.integers(1, min(3, caps.max_num_seqs)) if allowed.choices else st.just(1)
     if not allowed.sampling:
         return st.builds(SamplingParams, max_tokens=max_tokens, n=n)
 

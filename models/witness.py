@@ -44,7 +44,6 @@ class Witness:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._accepted: list[Request] = []
-        self._planned: set[tuple[str, int, int]] = set()  # choices that stood in a plan, by life
         self._forked: set[tuple[str, int, int]] = set()
 
     def see(self, moment: Moment) -> None:
@@ -58,6 +57,8 @@ class Witness:
                 self._trap(moment)
                 if moment.planned is not None:
                     self._plan(moment, moment.planned)
+            case Happening.LANDED:
+                self._forks(moment)
             case Happening.RESET:
                 self._count(Reach.RESET_IN_FLIGHT if moment.before.plans else Reach.RESET_IDLE)
             case Happening.RESTARTED:
@@ -94,18 +95,16 @@ class Witness:
         if moment.request is None or not moment.is_accepted:
             return
         name = moment.request.request_id
-        phases = {self._phase(sequence) for sequence in moment.before.sequences() if sequence.request_id == name}
-        for phase in phases:
-            if phase is not None:
-                self._count(phase)
+        mine = [sequence for sequence in moment.before.sequences() if sequence.request_id == name]
+        phase = self._phase(min(mine, key=lambda sequence: sequence.choice)) if mine else None
+        if phase is not None:
+            self._count(phase)
 
     def _phase(self, sequence: SequenceSnapshot) -> Reach | None:
-        life = (sequence.request_id, sequence.choice, sequence.incarnation)
         if sequence.plans:
             return Reach.ABORT_LAUNCHED
         if not sequence.table and sequence.committed_len == 0:
-            was_planned = life in self._planned
-            return Reach.ABORT_WAITING if was_planned else Reach.ABORT_UNPLANNED
+            return Reach.ABORT_WAITING if sequence.epoch else Reach.ABORT_UNPLANNED
         return Reach.ABORT_BETWEEN_CHUNKS if sequence.committed_len < sequence.prompt_len - 1 else None
 
     def _trap(self, moment: Moment) -> None:
@@ -117,19 +116,22 @@ class Witness:
             for name in trap_names(moment.before.free, _hits(moment, head), head, caps):
                 self._count(name)
 
+    def _forks(self, moment: Moment) -> None:
+        for sequence in moment.after.running:
+            life = (sequence.request_id, sequence.choice, sequence.incarnation)
+            if sequence.choice and life not in self._forked and not sequence.plans:
+                self._forked.add(life)
+                self._count(Reach.FORK_PARTIAL, (sequence.prompt_len - 1) % moment.caps.block_size != 0)
+
     def _plan(self, moment: Moment, step: PlannedStep) -> None:
         plan, caps = step.plan, moment.caps
         self._count(Reach.DEPTH_ONE, len(moment.before.plans) == 1)
         self._count(Reach.DEPTH_TWO, len(moment.before.plans) == 2)
         for row, request in enumerate(plan.requests):
-            life = (request.request_id, plan.choices[row], plan.incarnations[row])
             num_cached = len(plan.hit_blocks[row]) * caps.block_size
-            if num_cached and life not in self._planned:
+            if num_cached and plan.epochs[row] == 0:
                 earlier = [other for other in self._accepted if other is not request]
                 self._count(Reach.DIVERGING_HIT, is_diverging(request, num_cached, earlier, caps))
-            if plan.choices[row] and life not in self._planned:
-                self._count(Reach.FORK_PARTIAL, (len(request.prompt) - 1) % caps.block_size != 0)
-            self._planned.add(life)
         self._count(Reach.COPIED, len(step.reservation.copies))
 
 

@@ -1,0 +1,101 @@
+"""Applies operations to one world and keeps both counts of what was reached.
+
+Owns the pairing of a World with its `Witness` (fed with moments) and its `EventReach` (fed with history records), and what
+a machine may know of the state when it chooses the next operation. Never chooses one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from engine_under_test.types import Caps, Event, Snapshot
+from models.build import world_from
+from models.event_reach import EventReach
+from models.reach import disagreements
+from models.witness import COUNTED_BY_BOTH, Witness
+from properties.history import History, OpRecord
+from properties.op import Op, OpKind
+from properties.verdict import Violation
+
+
+class Driver:
+    """One world under way. ``ops`` are those applied so far, no-ops included: a replay needs no more than them."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self.spec = dict(spec)
+        self.witness = Witness()
+        self.world = world_from(spec, on_moment=self.witness.see)
+        self.ops: list[Op] = []
+        self._early: set[int] = set()  # plans whose result was handed in
+        self.has_unsent = False
+        self.has_landed = False
+        self.are_fences_held = False
+
+    @property
+    def caps(self) -> Caps:
+        return self.world.caps
+
+    @property
+    def violation(self) -> Violation | None:
+        return self.world.violation
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.world.snapshot
+
+    @property
+    def live(self) -> Iterable[tuple[str, int, int]]:
+        """Choices that are live, in order of acceptance."""
+        return self.world.facts.live()
+
+    def waiting_plans(self) -> list[int]:
+        """Plans in flight whose result was not handed in yet, oldest first: LAND applies to the k-th of them."""
+        return [plan_id for plan_id in self.snapshot.plans if plan_id not in self._early]
+
+    def apply(self, op: Op) -> None:
+        self.ops.append(op)
+        waiting = self.waiting_plans()
+        did = self.world.apply(op)
+        if op.kind is OpKind.LAND and did and 0 <= op.k < len(waiting):
+            self._early.add(waiting[op.k])
+        self.has_landed |= did and op.kind in (OpKind.LAND, OpKind.STEP, OpKind.ABANDON)
+        self.has_unsent = op.kind is OpKind.LAND or (self.has_unsent and op.kind not in _DELIVERING)
+        if op.kind is OpKind.HOLD_FENCES:
+            self.are_fences_held = op.on
+        elif op.kind in (OpKind.DRAIN, OpKind.RESTART):
+            self.are_fences_held = False
+
+    def run(self, ops: Iterable[Op]) -> None:
+        for op in ops:
+            if self.violation is not None:
+                return
+            self.apply(op)
+
+    def reached(self) -> tuple[Counter[str], tuple[str, ...]]:
+        """What was reached, and where the two counts of it disagree. A target without events has one count only."""
+        if not self.caps.has_events:
+            return self.witness.counts, ()
+        recount = EventReach(self.caps, str(self.spec.get("hasher", "blake2b")))
+        for record, events in _by_op(self.world.history):
+            recount.see(record.op, events)
+        return recount.counts, disagreements(recount.counts, self.witness.counts, COUNTED_BY_BOTH)
+
+
+def _by_op(history: History) -> Iterator[tuple[OpRecord, list[Event]]]:
+    """Each operation of a history with the events that it caused."""
+    current: OpRecord | None = None
+    events: list[Event] = []
+    for record in history.records:
+        if isinstance(record, OpRecord):
+            if current is not None:
+                yield current, events
+            current, events = record, []
+        elif isinstance(record, Event):
+            events.append(record)
+    if current is not None:
+        yield current, events
+
+
+_DELIVERING = frozenset({OpKind.DELIVER, OpKind.STEP, OpKind.DRAIN})

@@ -1,0 +1,163 @@
+"""The machine that any target can be driven by: synchronous verbs only, and of the others those that its caps name.
+
+Owns which operation may come next in which state, so that hardly any is a no-op. Judges nothing: a violation is the World's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from engine_under_test.types import Request
+from models.machines.driving import Driver
+from models.machines.tally import InvariantBroken, Tally
+from models.strategies import IDENTIFIERS, refused_requests, repeats, requests, traits
+from properties.op import Op, OpKind
+
+MAX_LIVE = 7
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def can(applies: Callable[[Any], bool]) -> Callable[[F], F]:
+    """A precondition that is not asked before the world was built."""
+    return cast("Callable[[F], F]", precondition(lambda machine: machine.driver is not None and applies(machine)))
+
+
+class PortableMachine(RuleBasedStateMachine):
+    """Subclasses say which worlds they build (`world_specs`) and add rules. ``tally`` is set by whoever runs the machine."""
+
+    tally: Tally
+    driver: Driver | None = None
+
+    @staticmethod
+    def world_specs() -> st.SearchStrategy[dict[str, Any]]:
+        """The worlds that this machine runs in."""
+        raise NotImplementedError("a machine says which worlds it runs in")
+
+    @initialize(data=st.data())
+    def build(self, data: st.DataObject) -> None:
+        self.driver = Driver(data.draw(self.world_specs(), label="world"))
+        self.traits = data.draw(traits(self.driver.caps), label="traits")
+        self.now = 0.0
+        self.accepted: list[Request] = []
+
+    def do(self, op: Op) -> None:
+        """Applies `op`; the first violation ends the example."""
+        assert self.driver is not None
+        self.driver.apply(op)
+        self.now += op.seconds
+        if self.driver.violation is not None:
+            raise InvariantBroken(self.driver.violation)
+
+    def teardown(self) -> None:
+        """Every example ends with a drain: nothing pending, every block home."""
+        if self.driver is None:
+            return
+        try:
+            if self.driver.violation is None:
+                self.do(Op(OpKind.DRAIN))
+        finally:
+            self.tally.add(self.driver)
+
+    # What a rule may look at.
+
+    @property
+    def world(self) -> Driver:
+        assert self.driver is not None
+        return self.driver
+
+    def live(self) -> list[str]:
+        """Identifiers of live requests, in a stable order."""
+        return list(dict.fromkeys(key[0] for key in self.world.live))
+
+    def num_in_flight(self) -> int:
+        """Plans whose result was not handed in yet."""
+        return len(self.world.waiting_plans())
+
+    def has_room(self) -> bool:
+        """One more plan may be launched."""
+        return len(self.world.snapshot.plans) < self.world.caps.max_plans_in_flight
+
+    def has_work(self) -> bool:
+        return bool(self.live()) or self.num_in_flight() > 0
+
+    def unused(self) -> list[str]:
+        live = set(self.live())
+        return [name for name in IDENTIFIERS if name not in live]
+
+    # Rules.
+
+    @can(lambda self: len(self.live()) < MAX_LIVE)
+    @rule(data=st.data(), kind=st.sampled_from(["new"] * 4 + ["again"] * 3 + ["refused", "duplicate"]))
+    def add(self, data: st.DataObject, kind: str) -> None:
+        name = data.draw(st.sampled_from(self.unused()[:4]), label="name")
+        if kind == "refused":
+            self.do(Op(OpKind.ADD, request=data.draw(refused_requests(self.world.caps, name), label="request")))
+            return
+        if kind == "duplicate" and (live := self.live()):
+            name = live[0]
+        if kind == "again" and self.accepted:
+            request = data.draw(repeats(self.accepted[-4:], name), label="request")
+        else:
+            request = data.draw(requests(self.world.caps, self.traits, name, self.now), label="request")
+        self.do(Op(OpKind.ADD, request=request))
+        self.accepted.append(request)
+
+    @can(lambda self: self.has_work())
+    @rule()
+    def step(self) -> None:
+        self.do(Op(OpKind.STEP))
+
+    @can(lambda self: self.has_work())
+    @rule(times=st.integers(2, 5))
+    def run_on(self, times: int) -> None:
+        for _ in range(times):
+            if self.has_work():
+                self.do(Op(OpKind.STEP))
+
+    @can(lambda self: bool(self.live()) and self.has_room())
+    @rule()
+    def plan(self) -> None:
+        self.do(Op(OpKind.PLAN))
+
+    @can(lambda self: bool(self.live()) and self.has_room() and self.world.caps.max_plans_in_flight > 1)
+    @rule()
+    def plan_ahead(self) -> None:
+        for _ in range(self.world.caps.max_plans_in_flight - len(self.world.snapshot.plans)):
+            self.do(Op(OpKind.PLAN))
+
+    @can(lambda self: self.num_in_flight() > 0)
+    @rule(data=st.data())
+    def land(self, data: st.DataObject) -> None:
+        self.do(Op(OpKind.LAND, k=data.draw(st.integers(0, self.num_in_flight() - 1), label="k")))
+
+    @can(lambda self: bool(self.occasions()))
+    @rule(data=st.data())
+    def sometimes(self, data: st.DataObject) -> None:
+        """One of the operations that would drown the others if each were a rule of its own."""
+        self.do(data.draw(st.sampled_from(self.occasions()), label="op"))
+
+    def occasions(self) -> list[Op]:
+        """Operations that apply now, in a stable order, simplest first; repeated ones are likelier."""
+        caps = self.world.caps
+        found: list[Op] = []
+        if self.world.has_unsent:
+            found += [Op(OpKind.DELIVER)]
+        if caps.has_abort:
+            found += [Op(OpKind.ABORT, request_id=name) for name in self.live()]
+            found += [Op(OpKind.ABORT, request_id=name) for name in self.ended_unsent()]
+        if caps.has_deadlines and self.traits.deadlines:
+            found += [Op(OpKind.ADVANCE, seconds=seconds) for seconds in (0.25, 1.0, 4.0)]
+        if self.has_work() and len(self.world.ops) % 5 == 0:  # not often: it ends all that is interesting
+            found += [Op(OpKind.DRAIN)]
+        return found
+
+    def ended_unsent(self) -> list[str]:
+        """The request that ended last, if its end was not delivered."""
+        live = set(self.live())
+        ended = [request.request_id for request in self.accepted if request.request_id not in live]
+        return ended[-1:] if self.world.has_unsent else []

@@ -1,0 +1,48 @@
+"""Runs a machine: a fixed number of examples of a fixed length from one seed, without a database and without a clock.
+
+Owns Hypothesis's settings, so that a count of examples is the work of a gate and the same seed finds the same thing. What was
+found is in the `Tally`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity
+from hypothesis.stateful import run_state_machine_as_test
+
+from models.machines.portable import PortableMachine
+from models.machines.tally import InvariantBroken, Tally
+
+
+def run_machine(
+    machine: type[PortableMachine],
+    *,
+    examples: int,
+    steps: int,
+    seed: int,
+    on_example: Callable[[int], None] = lambda _done: None,
+) -> Tally:
+    """All examples, or up to the first violation, shrunk. Anything else that a machine raises passes through."""
+    tally = Tally(on_example)
+    runnable = hypothesis.seed(seed)(type(machine.__name__, (machine,), {"tally": tally}))
+    try:
+        run_state_machine_as_test(
+            runnable,
+            settings=hypothesis.settings(
+                max_examples=examples,
+                stateful_step_count=steps,
+                database=None,
+                deadline=None,
+                derandomize=False,
+                report_multiple_bugs=False,
+                print_blob=False,
+                verbosity=Verbosity.quiet,
+                phases=(Phase.generate,),
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    except InvariantBroken:
+        assert tally.failure is not None
+    return tally
