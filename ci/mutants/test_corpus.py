@@ -1,0 +1,34 @@
+"""docs/corpus.md says what is so."""
+
+from pathlib import Path
+
+import pytest
+
+from ci.mutants.catalogue import MUTANTS
+from ci.mutants.corpus import Bug, document, read_bugs, read_kills
+
+PAGE = Path(__file__).parents[2] / "docs" / "corpus.md"
+
+
+def test_the_page_is_the_one_that_the_data_gives() -> None:
+    assert PAGE.read_text(encoding="utf-8") == document(read_bugs(), read_kills())
+
+
+def test_each_bug_has_mutants_that_exist_or_a_reason() -> None:
+    known = {mutant.id for mutant in MUTANTS}
+    for bug in read_bugs():
+        assert bool(bug.mutants) != bool(bug.not_expressible), bug.id
+        assert set(bug.mutants) <= known, bug.id
+
+
+@pytest.mark.parametrize(
+    ("bug", "kills", "said"),
+    [
+        (Bug("a", 1, "t", "u", ("m",), ""), {"m": "KV-1"}, "killed: `m` by KV-1"),
+        (Bug("a", 1, "t", "u", ("m",), ""), {}, "survived: `m` survived"),
+        (Bug("a", 1, "t", "u", (), "no tiers"), {}, "not expressible: no tiers"),
+    ],
+    ids=["a recorded kill", "no recorded kill", "no place for it"],
+)
+def test_the_fate_is_told(bug: Bug, kills: dict[str, str], said: str) -> None:
+    assert bug.fate(kills) == said
