@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ci.mutants.mutant import Fate
+
 _HERE = Path(__file__).parent
 _CLASSES = {
     1: "block allocator and reference counts",
@@ -56,8 +58,8 @@ def read_kills(path: Path = _HERE / "kills.json") -> dict[str, str]:
     """Mutant -> identifier of the predicate that killed it, as last recorded."""
     if not path.exists():
         return {}
-    kills: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
-    return kills
+    table = json.loads(path.read_text(encoding="utf-8"))["mutants"]
+    return {entry["id"]: entry["by"] for entry in table if entry["verdict"] == Fate.KILLED}
 
 
 def document(bugs: tuple[Bug, ...], kills: dict[str, str]) -> str:
