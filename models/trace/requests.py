@@ -7,7 +7,7 @@ The scaling rule, with ``block_size`` slots standing for the 512 tokens of a blo
 
 * prompt: each whole block becomes ``block_size`` tokens; the last one, with 1 <= r < 512 tokens, ``r * block_size // 512``, but
   at least 1. So a block is full after scaling exactly if it was full before, and equal blocks stay equal.
-* output: ``output_length * block_size // 512`` tokens, but at least 1: the same factor.
+* output: ``output_length // output_divisor`` tokens, but at least 1.
 * content: the tokens of a block are a pure function of its identifier. The first of them spell the identifier, so that
   blocks with different identifiers differ from their first tokens on.
 * time: only the order of arrival is kept (see `models.trace.workload` for the pace).
@@ -110,13 +110,14 @@ class Scale:
 
     block_size: int
     vocab_size: int
-
-    def length(self, num_tokens: int) -> int:
-        return max(1, num_tokens * self.block_size // TRACE_BLOCK)
+    output_divisor: int
 
     def prompt_len(self, request: TraceRequest) -> int:
         whole, rest = divmod(request.input_len, TRACE_BLOCK)
-        return whole * self.block_size + (self.length(rest) if rest else 0)
+        return whole * self.block_size + (max(1, rest * self.block_size // TRACE_BLOCK) if rest else 0)
+
+    def output_len(self, request: TraceRequest) -> int:
+        return max(1, request.output_len // self.output_divisor)
 
     def block_tokens(self, hash_id: int) -> tuple[int, ...]:
         """The content of a full block: the identifier in base ``vocab_size``, then what SHAKE-128 yields from it."""
@@ -143,5 +144,5 @@ class Scale:
     def _request(self, number: int, request: TraceRequest) -> Request:
         tokens = [token for hash_id in request.hash_ids for token in self.block_tokens(hash_id)]
         prompt = tuple(tokens[: self.prompt_len(request)])
-        sampling = SamplingParams(max_tokens=self.length(request.output_len), seed=number)
+        sampling = SamplingParams(max_tokens=self.output_len(request), seed=number)
         return Request(f"t{number}", prompt, sampling, arrival_s=request.timestamp_ms / 1000)

@@ -41,7 +41,7 @@ def test_the_count_over_identifiers_equals_a_count_over_the_scaled_tokens() -> N
     trace = load_trace(MOONCAKE_SLICE)
     known: set[tuple[int, ...]] = set()
     hits = []
-    for request in Scale(4, 256).requests(trace):
+    for request in Scale(4, 256, 8).requests(trace):
         prefixes = [request.prompt[:end] for end in range(4, len(request.prompt) + 1, 4)]
         hittable = [prefix for prefix in prefixes if len(prefix) < len(request.prompt)]
         hits.append(next((i for i, prefix in enumerate(hittable) if prefix not in known), len(hittable)))

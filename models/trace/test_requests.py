@@ -11,7 +11,7 @@ from engine_under_test.errors import BadInput
 from models.trace.requests import MOONCAKE_SLICE, TRACE_BLOCK, Scale, TraceRequest, load_trace
 
 GOOD = {"timestamp": 3, "input_length": 600, "output_length": 70, "hash_ids": [0, 1]}
-SCALE = Scale(block_size=16, vocab_size=256)
+SCALE = Scale(block_size=16, vocab_size=256, output_divisor=32)
 
 
 def _line(**changed: object) -> str:
@@ -83,13 +83,13 @@ def test_a_block_is_full_after_scaling_exactly_if_it_was_full_before(input_len: 
 
 
 @pytest.mark.parametrize(("output_len", "max_tokens"), [(1, 1), (31, 1), (64, 2), (2000, 62)])
-def test_outputs_shrink_by_the_same_factor_and_keep_one_token(output_len: int, max_tokens: int) -> None:
+def test_outputs_shrink_by_the_stated_divisor_and_keep_one_token(output_len: int, max_tokens: int) -> None:
     (scaled,) = SCALE.requests([TraceRequest(0, 1, output_len, (0,))])
     assert scaled.sampling.max_tokens == max_tokens
 
 
 def test_equal_identifiers_are_equal_tokens_and_other_ones_differ_within_their_first_three() -> None:
     blocks = [SCALE.block_tokens(hash_id) for hash_id in range(3000)]
-    assert blocks[7] == Scale(16, 256).block_tokens(7)
+    assert blocks[7] == Scale(16, 256, 8).block_tokens(7)
     assert len({block[:3] for block in blocks}) == 3000
     assert all(len(block) == 16 and max(block) < 256 for block in blocks)
