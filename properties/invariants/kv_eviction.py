@@ -7,7 +7,7 @@ from typing import Final
 
 from engine_under_test.types import Caps, PrefixEntry
 from properties.invariants.predicate import Predicate, blocks_named, predicate, violation
-from properties.invariants.reading import index_changed, reading, still_held
+from properties.invariants.reading import freed_cached, index_changed, reading, still_held
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -47,7 +47,7 @@ def least_recently_used_goes_first(moment: Moment) -> Violation | None:
         return _by_release(moment, evicted)
     if not stayed:
         return None
-    place = {block: number for number, block in enumerate(moment.before.free)}
+    place = before.place
     last = max(evicted, key=lambda block: place.get(block, len(place)))
     passed = [block for block in stayed if place[block] < place.get(last, len(place))]
     if passed:
@@ -72,12 +72,11 @@ def released_blocks_queue_behind(moment: Moment) -> Violation | None:
 
     Source: Kwon et al., SOSP 2023; the order of a queue of least recent use.
     """
-    before, after = reading(moment.before), reading(moment.after)
-    cached = moment.after.cached
-    fresh = (after.free - before.free).intersection(cached)
+    fresh = freed_cached(moment)
     if not fresh:
         return None
-    place = {block: number for number, block in enumerate(moment.after.free)}
+    before, after, cached = reading(moment.before), reading(moment.after), moment.after.cached
+    place = after.place
     first = min(fresh, key=place.__getitem__)
     behind = [block for block in after.free & before.free if block in cached and place[block] > place[first]]
     if behind:
@@ -90,18 +89,16 @@ def tails_go_before_heads(moment: Moment) -> Violation | None:
 
     Source: llm-d-inference-sim issue 704 (blocks of one request were evicted in arbitrary order).
     """
-    before, after = reading(moment.before), reading(moment.after)
-    cached = moment.after.cached
-    fresh = (after.free - before.free).intersection(cached)
+    fresh = freed_cached(moment)
     if not fresh:
         return None
-    place = {block: number for number, block in enumerate(moment.after.free)}
-    last_place: dict[PrefixEntry, float] = {}
+    place, cached = reading(moment.after).place, moment.after.cached
+    last_place: dict[PrefixEntry | None, int] = dict.fromkeys({cached[block].parent for block in fresh} - {None}, -1)
     for block, entry in cached.items():
-        last_place[entry] = max(last_place.get(entry, -1), place.get(block, float("inf")))
+        if entry in last_place:
+            last_place[entry] = max(last_place[entry], place.get(block, len(place)))
     for block in fresh:
-        parent = cached[block].parent
-        if parent is not None and last_place.get(parent, float("inf")) < place[block]:
+        if -1 < last_place.get(cached[block].parent, -1) < place[block]:
             return violation("KV-9", f"block {block}", "behind its parent in the free queue", "the tail before the head")
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from itertools import chain
 from typing import Final
 
@@ -29,13 +30,18 @@ def blocks_are_conserved(moment: Moment) -> Violation | None:
         if not one.isdisjoint(other):
             return violation("KV-1", blocks_named(one & other), where, "exactly one state for each block")
     first = 1 if moment.caps.has_padding else 0
-    pool = frozenset(range(first, first + moment.after.num_blocks))
+    pool = _pool(first, moment.after.num_blocks)
     placed = now.free.union(now.held, quarantined, moment.after.cached if moment.caps.evicts_on_demand else ())
     if placed == pool:
         return None
     if lost := pool - placed:
         return violation("KV-1", blocks_named(lost), "neither free nor held nor quarantined", "exactly one of them")
     return violation("KV-1", blocks_named(placed - pool), "in use", f"a pool of blocks {first} to {max(pool)}")
+
+
+@lru_cache(maxsize=4)
+def _pool(first: int, num_blocks: int) -> frozenset[int]:
+    return frozenset(range(first, first + num_blocks))
 
 
 def reference_counts_are_true(moment: Moment) -> Violation | None:

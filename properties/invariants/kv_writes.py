@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Final
 
 from engine_under_test.types import BlockCopy, SequenceSnapshot
@@ -14,8 +15,8 @@ from properties.verdict import Violation
 def writes_of_a_slot_are_ordered(moment: Moment) -> Violation | None:
     """KV-3: no plan writes a slot twice, nor one that an unsettled plan of somebody else writes.
 
-    A row may write again into a block that its table has owned all along (a relaunch behind an abandoned plan): it stands on
-    the same stream.
+    A row may write again into a block that it has held all along (a relaunch behind an abandoned plan): it stands on the same
+    stream.
     Source: Lamport, Time, Clocks, and the Ordering of Events in a Distributed System, CACM 1978.
     """
     assert moment.planned is not None
@@ -29,21 +30,22 @@ def writes_of_a_slot_are_ordered(moment: Moment) -> Violation | None:
         if other is None or written.isdisjoint(other):
             continue
         again = {slot // moment.after.block_size for slot in written & other}
-        if foreign := again - _kept_tables(moment):
+        if foreign := again - _own_blocks(moment):
             return violation("KV-3", blocks_named(foreign), f"written while plan {plan_id} writes it", "an ordered write")
     return None
 
 
-def _kept_tables(moment: Moment) -> set[int]:
-    """The blocks that rows of the planned step owned before it and own still."""
+def _own_blocks(moment: Moment) -> set[int]:
+    """What rows of the planned step held before it, by their table or by plans of theirs in flight, and hold still."""
     assert moment.planned is not None
     before, after = reading(moment.before), reading(moment.after)
-    kept: set[int] = set()
+    own: set[int] = set()
     for row in moment.planned.plan.row_ids():
         one, other = before.row(row), after.row(row)
         if one is not None and other is not None:
-            kept.update(set(one.table).intersection(other.table))
-    return kept
+            own.update({*one.table, *one.reserved}.intersection((*other.table, *other.reserved)))
+            own.update(chain.from_iterable(moment.before.reservations.get(plan_id, ()) for plan_id in one.plans))
+    return own
 
 
 def committed_slots_are_never_rewritten(moment: Moment) -> Violation | None:

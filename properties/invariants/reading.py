@@ -23,7 +23,7 @@ class Reading:
     ``owned``: named by a table. ``reserved``: held by a plan in flight. ``held``: those and the pinned ones.
     """
 
-    __slots__ = ("_table_counts", "by_choice", "free", "held", "owned", "reserved", "snapshot")
+    __slots__ = ("_place", "_table_counts", "by_choice", "free", "held", "owned", "reserved", "snapshot")
 
     def __init__(self, snapshot: Snapshot) -> None:
         sequences = (*snapshot.running, *snapshot.waiting)
@@ -34,11 +34,19 @@ class Reading:
         self.reserved: frozenset[int] = frozenset(chain.from_iterable(snapshot.reservations.values()))
         self.held = self.owned.union(self.reserved, snapshot.pinned)
         self._table_counts: Counter[int] | None = None
+        self._place: dict[int, int] | None = None
 
     def row(self, row: RowId) -> SequenceSnapshot | None:
         """The live choice with exactly this identity, epoch included."""
         found = self.by_choice.get(row[:3])
         return found if found is not None and found.epoch == row[3] else None
+
+    @property
+    def place(self) -> Mapping[int, int]:
+        """Where each free block stands in the queue, 0 next to be taken."""
+        if self._place is None:
+            self._place = {block: number for number, block in enumerate(self.snapshot.free)}
+        return self._place
 
     @property
     def table_counts(self) -> Counter[int]:
@@ -77,6 +85,13 @@ def touched_entries(moment: Moment) -> Mapping[int, PrefixEntry]:
 
 def index_changed(moment: Moment) -> bool:
     return moment.before.cached is not moment.after.cached and moment.before.cached != moment.after.cached
+
+
+def freed_cached(moment: Moment) -> frozenset[int]:
+    """Cached blocks that are free now and were not before."""
+    if moment.before.free == moment.after.free:
+        return frozenset()
+    return (reading(moment.after).free - reading(moment.before).free).intersection(moment.after.cached)
 
 
 def still_held(moment: Moment) -> frozenset[int]:

@@ -11,7 +11,7 @@ from properties.invariants.reading import ChoiceKey, reading
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
-Progress = tuple[int, int]  # slots committed, tokens made visible
+Progress = tuple[int, int]  # slots committed in all, tokens made visible now
 
 
 def results_are_applied_in_plan_order(moment: Moment) -> Violation | None:
@@ -41,8 +41,8 @@ def results_move_their_own_rows_only(moment: Moment) -> Violation | None:
         was = before.by_choice.get(key)
         if was is None or was.epoch != now.epoch:
             continue
-        found = (now.committed_len - was.committed_len, now.visible_len - was.visible_len)
-        expected = moved.get(was.row_id, (0, 0))
+        found = (now.committed_len, now.visible_len - was.visible_len)
+        expected = moved.get(was.row_id, (was.committed_len, 0))
         if found != expected:
             return violation("SC-1", row_named(was.row_id), _shown(found), f"{_shown(expected)}, as plan and result say")
     return None
@@ -115,8 +115,8 @@ def _moves_of_result(moment: Moment) -> dict[RowId, Progress] | None:
     if moment.landed is None or applied != [moment.landed.plan.plan_id]:
         return None
     plan, tokens = moment.landed.plan, moment.result.tokens
-    rows = zip(plan.row_ids(), plan.num_tokens, tokens, strict=True)
-    return {row: (count, len(emitted)) for row, count, emitted in rows}
+    rows = zip(plan.row_ids(), plan.starts, plan.num_tokens, tokens, strict=True)
+    return {row: (start + count, len(emitted)) for row, start, count, emitted in rows}
 
 
 def _late_rows(moment: Moment) -> Iterator[tuple[RowId, bool]]:
@@ -147,14 +147,14 @@ def _effect_of(moment: Moment, row: RowId) -> str:
         was, now = before[key], after.get(key)
         if now is None:
             return f"the end of {row_named(was.row_id)}"
-        found = (now.committed_len - was.committed_len, now.visible_len - was.visible_len)
-        if found != moved.get(was.row_id, (0, 0)):
+        found = (now.committed_len, now.visible_len - was.visible_len)
+        if found != moved.get(was.row_id, (was.committed_len, 0)):
             return f"{_shown(found)} for {row_named(was.row_id)}"
     return ""
 
 
 def _shown(progress: Progress) -> str:
-    return f"{progress[0]} slots committed, {progress[1]} tokens visible"
+    return f"{progress[0]} slots committed, {progress[1]} new tokens"
 
 
 PREDICATES: Final[tuple[Predicate, ...]] = (

@@ -160,26 +160,41 @@ def choices_end_where_they_should(moment: Moment) -> Violation | None:
 
 def _misplaced_end(moment: Moment, choice: ChoiceFacts, output: Output) -> tuple[str, str] | None:
     sampling, end = choice.request.sampling, output.index + len(output.token_ids)
-    tokens = (*choice.emitted[: output.index], *output.token_ids)
-    reason = output.finish_reason
-    stops = frozenset(sampling.stop_token_ids)
-    can_hold_back = len(stops) < moment.caps.vocab_size  # else min_tokens has nothing else to emit
-    at = next((i for i, token in enumerate(tokens) if token in stops and (i >= sampling.min_tokens or can_hold_back)), None)
+    reason, stops = output.finish_reason, sampling.stop_token_ids
+    tokens = (*choice.emitted[: output.index], *output.token_ids) if stops else output.token_ids
+    at = _first_stop(tokens, choice, moment.caps.vocab_size) if stops else None
     most = sampling.max_tokens
-    rules = (
-        (at is not None and at < sampling.min_tokens, f"stop token at index {at}", f"none before {sampling.min_tokens} tokens"),
-        (at is not None and at < end - 1, f"{end} tokens", f"an end at the stop token at index {at}"),
-        (end > most, f"{end} tokens", f"at most max_tokens, {most}"),
-        (reason is None and at is not None, f"no end at the stop token at index {at}", "an end by stop"),
-        (reason is None and end == most, f"no end behind {end} tokens", f"an end: max_tokens is {most}"),
-        (reason is FinishReason.LENGTH and end != most, f"an end by length behind {end} tokens", f"max_tokens, {most}"),
-        (
-            reason is FinishReason.STOP and not stops.intersection(tokens[-1:]),
-            f"an end by stop behind tokens {tokens[-1:]}",
-            f"one of the stop tokens {sorted(stops)}",
-        ),
+    broken = (
+        at is not None and at < sampling.min_tokens,
+        at is not None and at < end - 1,
+        end > most,
+        reason is None and at is not None,
+        reason is None and end == most,
+        reason is FinishReason.LENGTH and end != most,
+        reason is FinishReason.STOP and not set(stops).intersection(tokens[-1:]),
     )
-    return next(((found, expected) for is_broken, found, expected in rules if is_broken), None)
+    if not any(broken):
+        return None
+    sentences = (
+        (f"stop token at index {at}", f"none before {sampling.min_tokens} tokens"),
+        (f"{end} tokens", f"an end at the stop token at index {at}"),
+        (f"{end} tokens", f"at most max_tokens, {most}"),
+        (f"no end at the stop token at index {at}", "an end by stop"),
+        (f"no end behind {end} tokens", f"an end: max_tokens is {most}"),
+        (f"an end by length behind {end} tokens", f"max_tokens, {most}"),
+        (f"an end by stop behind tokens {tokens[-1:]}", f"one of the stop tokens {sorted(stops)}"),
+    )
+    return sentences[broken.index(True)]
+
+
+def _first_stop(tokens: tuple[int, ...], choice: ChoiceFacts, vocab_size: int) -> int | None:
+    """Where the first stop token stands; one before min_tokens counts unless there is nothing else to emit."""
+    sampling = choice.request.sampling
+    stops = set(sampling.stop_token_ids)
+    if stops.isdisjoint(tokens):
+        return None
+    first = 0 if len(stops) < vocab_size else sampling.min_tokens
+    return next((index for index, token in enumerate(tokens) if token in stops and index >= first), None)
 
 
 def counters_equal_a_recount(moment: Moment) -> Violation | None:

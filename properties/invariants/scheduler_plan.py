@@ -179,9 +179,11 @@ def nobody_is_overtaken_too_often(moment: Moment) -> Violation | None:
     Source: the target's `overtake_bound`; lightllm pull 706 (the selected policy was never used).
     """
     overtaken = moment.facts.overtaken()
-    worst = max(overtaken.values(), default=0)
-    if worst > moment.caps.overtake_bound:
-        key = max(overtaken, key=overtaken.__getitem__)
+    if max(overtaken.values(), default=0) <= moment.caps.overtake_bound:
+        return None
+    shown = reading(moment.after).by_choice  # a choice still to be forked from its first one does not stand in the queue
+    key = max((key for key in overtaken if key in shown), key=overtaken.__getitem__, default=None)
+    if key is not None and (worst := overtaken[key]) > moment.caps.overtake_bound:
         found, expected = f"overtaken {worst} times", f"at most {moment.caps.overtake_bound}, the stated bound"
         return violation("SC-8", f"request {key[0]}, choice {key[1]}", found, expected)
     return None

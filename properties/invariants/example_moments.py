@@ -1,0 +1,329 @@
+"""The example run in moments: each valid in every column. Hand-made from the states of `examples`; only tests read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from engine_under_test.types import (
+    BlockCopy,
+    Counters,
+    Event,
+    EventKind,
+    FinishReason,
+    Output,
+    Plan,
+    PlannedStep,
+    Reservation,
+    RowId,
+    Status,
+)
+from properties.invariants.examples import (
+    CACHED,
+    CAPS,
+    COMMITTED,
+    EXECUTION,
+    HELD,
+    IDLE,
+    IN_FLIGHT,
+    KNOWN,
+    KNOWN_AFTER,
+    RESULT,
+    STEP,
+    USES,
+    USES_BEFORE,
+    A,
+    B,
+    C,
+    counted,
+    seen,
+)
+from properties.moment import ChoiceFacts, Happening, Moment
+
+# ---- moments ---------------------------------------------------------------------------------------------------------
+
+PLANNED = Moment(
+    CAPS, Happening.PLANNED, 4, IDLE, IN_FLIGHT, KNOWN, planned=STEP, uses=USES_BEFORE, writes={3: frozenset({28})}
+)
+LANDED = Moment(
+    CAPS,
+    Happening.LANDED,
+    5,
+    replace(IN_FLIGHT, plans=(5, 6)),
+    replace(COMMITTED, plans=(6,)),
+    KNOWN_AFTER,
+    landed=STEP,
+    execution=EXECUTION,
+    result=RESULT,
+    events=(Event(EventKind.OWNED, RowId("b", 0, 1, 0), 5, (12, 11, 8)), Event(EventKind.COMMITTED, plan_id=5)),
+    uses=USES,
+    counters=Counters(scheduled_tokens=4, finished={FinishReason.STOP: 1}),
+    recount=Counters(scheduled_tokens=4, finished={FinishReason.STOP: 1, FinishReason.ABORT: 0}),
+)
+DELIVERED = Moment(
+    CAPS,
+    Happening.DELIVERED,
+    6,
+    COMMITTED,
+    COMMITTED,
+    replace(
+        KNOWN_AFTER,
+        choices={
+            **KNOWN_AFTER.choices,
+            ("d", 0, 1): ChoiceFacts(replace(B, request_id="d"), 0, 1, [30, 31, 63], FinishReason.STOP),
+            ("e", 0, 1): ChoiceFacts(replace(A, request_id="e"), 0, 1, [30] * 8, FinishReason.LENGTH),
+            ("f", 0, 1): ChoiceFacts(replace(C, request_id="f", deadline_s=9.0), 0, 1, [], FinishReason.DEADLINE),
+        },
+    ),
+    outputs=(
+        Output("a", 0, 1, 2, (12,)),
+        Output("d", 0, 1, 0, (30,)),
+        Output("d", 0, 1, 1, (31, 63), FinishReason.STOP),
+        Output("e", 0, 1, 0, (30,) * 8, FinishReason.LENGTH),
+        Output("f", 0, 1, 0, (), FinishReason.DEADLINE),
+    ),
+    uses=USES,
+)
+SETTLED = replace(COMMITTED, free=(5, 7), quarantined={}, unsettled=(), ref_counts=counted(1, 2, 3, 6, 8, 9, 10, 11, 12, _4=2))
+POLLED = Moment(
+    CAPS,
+    Happening.POLLED,
+    7,
+    COMMITTED,
+    SETTLED,
+    KNOWN_AFTER,
+    uses=USES,
+    events=(Event(EventKind.SETTLED, plan_id=5), Event(EventKind.FREED, blocks=(7,)), Event(EventKind.FREED, blocks=(5,))),
+)
+ENDED = replace(
+    SETTLED,
+    free=(3, 5, 7, 2, 1),
+    running=SETTLED.running[1:],
+    ref_counts=counted(6, 8, 9, 10, 11, 12, _4=2),
+)
+ABORTED = Moment(
+    CAPS,
+    Happening.ABORTED,
+    8,
+    SETTLED,
+    ENDED,
+    replace(KNOWN_AFTER, choices={k: v for k, v in KNOWN_AFTER.choices.items() if k[0] != "a"}),
+    request=A,
+    is_accepted=True,
+)
+ROLLED_BACK = Moment(CAPS, Happening.ROLLED_BACK, 3, IDLE, IDLE, KNOWN, planned=STEP, uses=USES_BEFORE)
+_FULL = replace(
+    IDLE,
+    free=(),
+    reservations={},
+    unsettled=(),
+    quarantined={},
+    pinned=(6, 7, 8, 9, 10, 11, 12),
+    ref_counts=counted(1, 2, 3, 6, 7, 8, 9, 10, 11, 12, _4=2, _5=2),
+)
+NOTHING = Moment(CAPS, Happening.PLANNED, 3, _FULL, replace(_FULL), KNOWN)
+ABANDONED = Moment(
+    CAPS,
+    Happening.ABANDONED,
+    5,
+    replace(IN_FLIGHT, plans=(5, 6)),
+    replace(
+        IDLE,
+        free=(),
+        quarantined={7: 3, 9: 5, 10: 5, 8: 5, 11: 5, 12: 5},
+        unsettled=(3, 5),
+        waiting=(),
+        running=(*IDLE.running, seen(B)),
+    ),
+    KNOWN,
+    landed=STEP,
+    abandoned=(STEP,),
+    uses=USES,
+)
+_AGAIN = replace(RESULT, plan_id=2)
+STALE = Moment(
+    CAPS,
+    Happening.STALE,
+    6,
+    COMMITTED,
+    replace(COMMITTED),
+    KNOWN_AFTER,
+    result=_AGAIN,
+    uses=USES,
+    events=(Event(EventKind.RESULT_DROPPED, plan_id=2),),
+)
+DRAINED = Moment(
+    CAPS,
+    Happening.DRAINED,
+    9,
+    IDLE,
+    replace(
+        IDLE,
+        free=(3, 5, 6, 7, 8, 9, 10, 11, 12, 4, 2, 1),
+        ref_counts=(0,) * 13,
+        pinned=(),
+        quarantined={},
+        unsettled=(),
+        waiting=(),
+        running=(),
+    ),
+    replace(KNOWN, choices={}),
+    is_audit=True,
+)
+
+# ---- variations on the theme -----------------------------------------------------------------------------------------
+
+_HUNGRY = replace(A, prompt=tuple(range(1, 13)))
+_FULL_TABLE = seen(_HUNGRY, table=(1, 2, 3), committed_len=12, visible_len=13)
+_TIGHT = replace(
+    IDLE,
+    free=(11, 12),
+    quarantined={7: 3, 8: 3, 9: 3, 10: 3},
+    waiting=(),
+    running=(_FULL_TABLE, *IDLE.running[1:]),
+)
+_TAKING = PlannedStep(
+    replace(
+        STEP.plan,
+        requests=(_HUNGRY,),
+        choices=(0,),
+        incarnations=(1,),
+        epochs=(0,),
+        starts=(12,),
+        num_tokens=(1,),
+        token_ids=(30,),
+        num_pending=(0,),
+        samples=(True,),
+        hit_blocks=((),),
+    ),
+    Reservation(5, ((1, 2, 3, 11),), (44,), ((11,),), fills=(11,), evicted=(11,)),
+)
+_TAKEN = replace(
+    _TIGHT,
+    free=(12,),
+    cached={block: entry for block, entry in CACHED.items() if block != 11},
+    ref_counts=counted(1, 2, 3, 6, 11, _4=2, _5=2),
+    reservations={5: (11,)},
+    plans=(5,),
+    unsettled=(3, 5),
+    running=(
+        replace(_FULL_TABLE, scheduled_len=13, allocated_len=16, reserved=(11,), plans=(5,)),
+        *IDLE.running[1:],
+    ),
+)
+_WITHOUT_11 = {block: content for block, content in HELD.items() if block != 11}
+_KNOWN_WITHOUT_11 = replace(
+    KNOWN,
+    content_by_block=_WITHOUT_11,
+    hittable=_WITHOUT_11,
+    choices={**KNOWN.choices, ("a", 0, 1): ChoiceFacts(_HUNGRY, 0, 1, [30])},
+)
+EVICTING = Moment(
+    CAPS,
+    Happening.PLANNED,
+    4,
+    _TIGHT,
+    _TAKEN,
+    _KNOWN_WITHOUT_11,
+    planned=_TAKING,
+    uses=USES_BEFORE,
+)
+ON_DEMAND = replace(
+    EVICTING,
+    caps=replace(CAPS, evicts_on_demand=True),
+    facts=replace(_KNOWN_WITHOUT_11, releases={12: 9, 11: 3, 1: 1}),
+)
+
+_PREEMPTED = seen(C, 1, epoch=1, status=Status.WAITING)
+PREEMPTING = replace(
+    PLANNED,
+    after=replace(
+        IN_FLIGHT,
+        free=(10,),
+        ref_counts=counted(1, 2, 3, 4, 6, 8, 9, 11, 12, _5=2),
+        reservations={5: (9, 12, 11, 8, 5)},
+        waiting=(_PREEMPTED,),
+        running=(*IN_FLIGHT.running[:2], IN_FLIGHT.running[3]),
+    ),
+    planned=PlannedStep(
+        Plan(
+            plan_id=5,
+            generation=0,
+            requests=(A, C, B),
+            choices=(0, 0, 0),
+            incarnations=(1, 1, 1),
+            epochs=(0, 0, 0),
+            starts=(10, 7, 8),
+            num_tokens=(1, 1, 1),
+            token_ids=(11, 47, 28),
+            num_pending=(0, 0, 0),
+            samples=(True, True, True),
+            hit_blocks=((), (), (12, 11)),
+        ),
+        Reservation(
+            plan_id=5,
+            tables=((1, 2, 3), (4, 9), (12, 11, 8)),
+            slots=(14, 39, 32),
+            new_blocks=((), (9,), (8,)),
+            copies=(BlockCopy(5, 9, 3),),
+        ),
+        preempted=(RowId("c", 1, 1, 0),),
+    ),
+)
+
+# b was preempted while plan 5 was in flight: its row comes late.
+_B_AGAIN = seen(B, epoch=1, status=Status.WAITING)
+_LATE_BEFORE = replace(
+    IN_FLIGHT,
+    ref_counts=counted(1, 2, 3, 6, 9, 10, _4=2, _5=2),
+    reservations={5: (9, 10)},
+    quarantined={7: 3, 8: 5, 11: 5, 12: 5},
+    waiting=(_B_AGAIN,),
+    running=IN_FLIGHT.running[:3],
+)
+LATE = replace(
+    LANDED,
+    before=_LATE_BEFORE,
+    after=replace(
+        COMMITTED,
+        ref_counts=counted(1, 2, 3, 6, 9, 10, _4=2),
+        quarantined={7: 3, 8: 5, 11: 5, 12: 5, 5: 5},
+        waiting=(_B_AGAIN,),
+        running=COMMITTED.running[:3],
+    ),
+    events=(Event(EventKind.ROW_DROPPED, RowId("b", 0, 1, 0), 5), Event(EventKind.COMMITTED, plan_id=5)),
+)
+# b was aborted and its identifier bears another life.
+_B_REBORN = seen(B, incarnation=2, status=Status.WAITING)
+REBORN = replace(
+    LATE,
+    before=replace(_LATE_BEFORE, waiting=(_B_REBORN,)),
+    after=replace(LATE.after, waiting=(_B_REBORN,)),
+    facts=replace(KNOWN_AFTER, choices={**KNOWN_AFTER.choices, ("b", 0, 2): ChoiceFacts(B, 0, 2, [])}),
+)
+RADIX = Moment(
+    replace(CAPS, evicts_on_demand=True, has_padding=True),
+    Happening.OTHER,
+    4,
+    replace(IDLE, free=(8, 9, 10)),
+    replace(IDLE, free=(8, 9, 10)),
+    KNOWN,
+)
+GOOD: Mapping[str, Moment] = {
+    "planned": PLANNED,
+    "evicting": EVICTING,
+    "on demand": ON_DEMAND,
+    "preempting": PREEMPTING,
+    "landed": LANDED,
+    "late": LATE,
+    "reborn": REBORN,
+    "delivered": DELIVERED,
+    "polled": POLLED,
+    "aborted": ABORTED,
+    "rolled back": ROLLED_BACK,
+    "nothing planned": NOTHING,
+    "abandoned": ABANDONED,
+    "stale": STALE,
+    "drained": DRAINED,
+    "a radix tree": RADIX,
+}
