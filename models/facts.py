@@ -160,11 +160,12 @@ class ModelFacts:
         self.allocator.clear()
         self.prefix.restarted()
         for key in self.requests.live:
-            self.scheduler.suspended(key)
+            self.scheduler.voided(key)
         for sequence in after.sequences():
             facts = self.requests.choice(sequence.row_id)
             if facts is not None:
                 facts.epoch = sequence.epoch
+                self.scheduler.suspended(sequence.row_id[:3])
 
     def saw_events(self, events: tuple[Event, ...], after: Snapshot) -> Violation | None:
         """What only events tell: forks, faults, and ends that the target decided."""

@@ -157,6 +157,12 @@ class SchedulerModel:
         self._forget_epoch(key)
         self._waiting[key] = 0
 
+    def voided(self, key: Key) -> None:
+        """A restart took what the choice had; whether it waits (again), or for a fork, shows in the snapshot."""
+        self._forget_epoch(key)
+        self._waiting.pop(key, None)
+        self._forkable.discard((key[0], key[2]))
+
     def abandoned(self, key: Key, ahead: Sequence[tuple[int, bool]]) -> None:
         """Plans of the choice were lost. ``ahead``: end and `samples` of its rows that are still in flight, oldest first. It
         goes on behind those, or from what is committed, or begins its epoch anew."""

@@ -17,6 +17,8 @@ from engine_under_test.types import Adapter, Media, Request, SamplingParams
 from models.build import config_to
 from properties.op import Op, OpKind
 
+_MOST_ADDS = 3  # in one iteration
+_SLOWNESS = 0.8  # how much longer a request takes than it should alone: stop tokens end some early
 _STEP, _DELIVER, _POLL, _PLAN = Op(OpKind.STEP), Op(OpKind.DELIVER), Op(OpKind.POLL), Op(OpKind.PLAN)
 
 
@@ -32,7 +34,7 @@ class WalkShape:
     target: str = "assay"
     hasher: str = "blake2b"
     num_live: int = 4
-    abort_rate: float = 0.03
+    abort_rate: float = 0.05
     fault_rate: float = 0.04
     restart_rate: float = 0.002
     drain_every: int = 120
@@ -108,6 +110,7 @@ class _Walk:
         self.depth = config.max_plans_in_flight - 1
         self.families = [tuple(rng.randrange(config.vocab_size) for _ in range(self.slots)) for _ in range(shape.num_families)]
         self.guesses: dict[str, float] = {}  # identifier -> iterations until it is done
+        self.choices: dict[str, int] = {}
         self.recent: list[Request] = []
         self.number = 0
         self.now = 0.0
@@ -121,7 +124,9 @@ class _Walk:
 
     def iteration(self) -> Iterator[Op]:
         rng, shape = self.rng, self.shape
-        if self.num_guessed() < shape.num_live and rng.random() < 0.7:
+        for _ in range(_MOST_ADDS):
+            if self.num_guessed() >= shape.num_live or rng.random() > 0.8:
+                break
             yield self._add()
         chance = rng.random()
         if chance < shape.abort_rate and self.guesses:
@@ -140,7 +145,8 @@ class _Walk:
         yield from self._advance()
 
     def num_guessed(self) -> int:
-        return len(self.guesses)
+        """Choices that should be live."""
+        return sum(self.choices[name] for name in self.guesses)
 
     def _advance(self) -> Iterator[Op]:
         """One or more engine steps, in one of the orders that the depth allows."""
@@ -211,10 +217,7 @@ class _Walk:
     def _request(self) -> Request:
         rng, shape = self.rng, self.shape
         sampling = self._sampling()
-        if self.recent and rng.random() < 0.2:
-            prompt = rng.choice(self.recent).prompt
-        else:
-            prompt = self._prompt(sampling.max_tokens)
+        prompt = rng.choice(self.recent).prompt if self.recent and rng.random() < 0.2 else self._prompt(sampling.max_tokens)
         sampling = replace(sampling, max_tokens=max(1, min(sampling.max_tokens, self.slots - len(prompt) + 1)))
         sampling = replace(sampling, min_tokens=min(sampling.min_tokens, sampling.max_tokens))
         request = Request(self._name(), prompt, sampling, priority=rng.randint(0, 3))
@@ -229,13 +232,14 @@ class _Walk:
         if rng.random() < shape.deadline_share:
             request = replace(request, deadline_s=self.now + rng.randint(1, 3))
         budget = shape.config.max_tokens_per_step
-        self.guesses[request.request_id] = sampling.max_tokens + 1 + len(prompt) / budget
+        self.guesses[request.request_id] = _SLOWNESS * (sampling.max_tokens + 1 + len(prompt) / budget)
+        self.choices[request.request_id] = sampling.n
         self.recent = [*self.recent[-5:], request]
         return request
 
     def _sampling(self) -> SamplingParams:
         rng, shape = self.rng, self.shape
-        typical = max(2, self.slots // (2 * shape.num_live))
+        typical = max(2, self.slots // shape.num_live)
         max_tokens = rng.randint(1, typical)
         sampling = SamplingParams(max_tokens=max_tokens)
         if rng.random() < shape.sampled_share:
