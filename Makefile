@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 		echo 'creating $(VENV) with '"$$($(PYTHON) --version)"; \
 		$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }; \
 	fi
-	echo 'installing assay and its tools into $(VENV), pinned by constraints.txt (about a minute the first time)'
+	echo 'installing assay and its tools into $(VENV), pinned by constraints.txt (a minute or two the first time)'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
