@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from engine_under_test.adapters.base import Target, TransactionalTarget
-from engine_under_test.errors import RunnerError
+from engine_under_test.errors import AssayError, RunnerError
 from engine_under_test.seams import Hasher
 from engine_under_test.types import Admission, Counters, Event, EventKind, Snapshot
 from models.device import Device, Flight
@@ -51,6 +51,10 @@ class _Check:
 
     def applies_to(self, happening: Happening) -> bool:
         return self.predicate.happenings is None or happening in self.predicate.happenings
+
+
+class CheckerCrashed(AssayError):
+    """A predicate raised instead of judging: no verdict on the target, hence no violation of its."""
 
 
 class World:
@@ -126,6 +130,8 @@ class World:
         first = len(self.history)
         try:
             did = self._verbs[op.kind](op)
+        except CheckerCrashed:
+            raise
         except Exception as error:  # whatever a target raises is a finding, and the run goes on to report it
             self._crashed(op, error)
             did = True
@@ -546,16 +552,20 @@ class World:
             **columns,
         )
         is_still = before is after and not is_audit
-        for check in self._checks[happening]:
-            if is_still and check.is_about_change:
-                continue
-            if check.looks and not check.has_evidence(moment):
-                continue
-            check.evaluations += 1
-            found = check.judge(moment)
-            if found is not None:
-                wrong = found
-                break
+        try:
+            for check in self._checks[happening]:
+                if is_still and check.is_about_change:
+                    continue
+                if check.looks and not check.has_evidence(moment):
+                    continue
+                check.evaluations += 1
+                found = check.judge(moment)
+                if found is not None:
+                    wrong = found
+                    break
+        except Exception as error:
+            name = check.predicate.identifier
+            raise CheckerCrashed(f"predicate {name} must judge, but raised {type(error).__name__}: {error}") from error
         self.violation = self.violation or wrong or self._settled(after)
         if self._on_moment is not None:
             self._on_moment(moment)
