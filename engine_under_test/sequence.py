@@ -136,9 +136,13 @@ class Sequence:
     def snapshot(self, block_size: int, sources: list[tuple[int, int]] | None) -> SequenceSnapshot:
         """The choice as the harness may see it; `sources` as `KvTransaction.sources` gives them."""
         table = self.table
-        owned = table.blocks[: table.num_owned]
+        blocks = table.blocks
+        owned = tuple(blocks)
+        reserved: tuple[int, ...] = ()
+        if table.num_owned < len(blocks):
+            owned, reserved = owned[: table.num_owned], owned[table.num_owned :]
         for place, block in sources or ():
-            owned[place] = block
+            owned = (*owned[:place], block, *owned[place + 1 :])
         return SequenceSnapshot(
             self.request.request_id,
             self.choice,
@@ -148,9 +152,9 @@ class Sequence:
             self.prompt_len,
             len(self.tokens),
             self.committed_len,
-            self.scheduled_len,
-            len(table.blocks) * block_size,
-            tuple(owned),
-            tuple(table.blocks[table.num_owned :]),
-            tuple([row.plan_id for row in self.rows]),
+            self.scheduled_len if self.rows else self.committed_len,
+            len(blocks) * block_size,
+            owned,
+            reserved,
+            tuple([row.plan_id for row in self.rows]) if self.rows else (),
         )

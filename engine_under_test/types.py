@@ -339,8 +339,7 @@ class EventKind(StrEnum):
     CACHE_RESET = "cache_reset"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One transition, in the order in which it happened. Columns that a kind does not set keep their defaults."""
 
     kind: EventKind
