@@ -15,7 +15,7 @@ def first_difference(one: History, other: History) -> Violation | None:
     """Where two histories of the same seed part, with both sides and the record before it; None if they never do."""
     previous: Record | None = None
     for index, (left, right) in enumerate(zip_longest(one.records, other.records)):
-        if left == right and type(left) is type(right):
+        if left is not None and right is not None and (left == right or _shown(left) == _shown(right)):  # NaN is not itself
             previous = left
             continue
         return Violation(

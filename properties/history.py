@@ -68,6 +68,7 @@ class History:
         self.records.append(OpRecord(op, is_noop, admission))
 
     def add(self, record: Record) -> None:
+        """Keeps the record as it is: of counters that go on changing, hand in a copy."""
         self.records.append(record)
 
     def extend(self, records: Iterable[Record]) -> None:

@@ -175,6 +175,7 @@ DRAINED = Moment(
 
 _HUNGRY = replace(A, prompt=tuple(range(1, 13)))
 _FULL_TABLE = seen(_HUNGRY, table=(1, 2, 3), committed_len=12, visible_len=13)
+_TAKING_ONE = seen(_HUNGRY, table=(1, 2, 3), reserved=(11,), committed_len=12, scheduled_len=13, visible_len=13, plans=(5,))
 _TIGHT = replace(
     IDLE,
     free=(11, 12),
@@ -207,7 +208,7 @@ _TAKEN = replace(
     plans=(5,),
     unsettled=(3, 5),
     running=(
-        replace(_FULL_TABLE, scheduled_len=13, allocated_len=16, reserved=(11,), plans=(5,)),
+        _TAKING_ONE,
         *IDLE.running[1:],
     ),
 )

@@ -244,6 +244,13 @@ STEP = PlannedStep(
         copies=(BlockCopy(5, 9, 3), BlockCopy(5, 10, 3)),
     ),
 )
+
+
+def _launched(s: SequenceSnapshot, scheduled_len: int) -> SequenceSnapshot:
+    found: SequenceSnapshot = changed(changed(s, ("scheduled_len",), scheduled_len), ("plans",), (5,))
+    return found
+
+
 IN_FLIGHT = replace(
     IDLE,
     free=(),
@@ -253,9 +260,9 @@ IN_FLIGHT = replace(
     unsettled=(3, 5),
     waiting=(),
     running=(
-        replace(IDLE.running[0], scheduled_len=11, plans=(5,)),
-        replace(IDLE.running[1], scheduled_len=8, plans=(5,)),
-        replace(IDLE.running[2], scheduled_len=8, plans=(5,)),
+        _launched(IDLE.running[0], 11),
+        _launched(IDLE.running[1], 8),
+        _launched(IDLE.running[2], 8),
         seen(B, reserved=(12, 11, 8), committed_len=8, scheduled_len=9, plans=(5,)),
     ),
 )

@@ -1,0 +1,316 @@
+"""What must hold of a whole run, judged from its history alone; can be run again on the file.
+
+Owns the checkers and how their verdicts merge. A checker gives *unknown* where it saw no evidence or crashed, never valid. One
+whose evidence the target does not show (``has_events`` false in the history) is not observable and gives no verdict.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+from engine_under_test.types import Counters, Event, EventKind, FinishReason, Output, Request, RowId
+from properties.history import History, Landing, OpRecord, Record
+from properties.invariants.catalogue import CATALOGUE
+from properties.invariants.predicate import blocks_named, row_named, violation
+from properties.moment import NoiseAddress
+from properties.op import OpKind
+from properties.recount import Recount, differences
+from properties.verdict import Verdict, Violation, merge
+
+T = TypeVar("T")
+Key = tuple[str, int, int]  # request_id, choice, incarnation
+
+
+class Finding(NamedTuple):
+    """``evidence``: how many things were looked at; 0 means that nothing was judged."""
+
+    evidence: int
+    violation: Violation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """A named positive sentence over a history."""
+
+    identifier: str
+    check: Callable[[Sequence[Record]], Finding]
+    needs_events: bool = False
+
+    @property
+    def sentence(self) -> str:
+        return self.check.__name__.replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckerVerdict:
+    """``note`` says why a verdict is unknown."""
+
+    identifier: str
+    sentence: str
+    verdict: Verdict
+    evidence: int = 0
+    violation: Violation | None = None
+    note: str = ""
+
+
+def run_checkers(history: History, checkers: Iterable[Checker] | None = None) -> tuple[CheckerVerdict, ...]:
+    """A verdict of each checker that the target's history can feed."""
+    has_events = history.meta.get("has_events", True)
+    chosen = CHECKERS if checkers is None else checkers
+    return tuple(_verdict(checker, history) for checker in chosen if has_events or not checker.needs_events)
+
+
+def merged(verdicts: Iterable[CheckerVerdict]) -> Verdict:
+    """The worst of them; no checker at all is unknown."""
+    return merge(verdict.verdict for verdict in verdicts)
+
+
+def _verdict(checker: Checker, history: History) -> CheckerVerdict:
+    try:
+        evidence, found = checker.check(history.records)
+    except Exception as error:  # a checker that crashes has judged nothing
+        note = f"the checker crashed: {type(error).__name__}: {error}"
+        return CheckerVerdict(checker.identifier, checker.sentence, Verdict.UNKNOWN, note=note)
+    if found is not None:
+        return CheckerVerdict(checker.identifier, checker.sentence, Verdict.INVALID, evidence, found)
+    if evidence == 0:
+        note = "the history holds nothing that this sentence is about"
+        return CheckerVerdict(checker.identifier, checker.sentence, Verdict.UNKNOWN, note=note)
+    return CheckerVerdict(checker.identifier, checker.sentence, Verdict.VALID, evidence)
+
+
+# ---- the sentences ---------------------------------------------------------------------------------------------------
+
+
+def every_choice_has_one_ending(records: Sequence[Record]) -> Finding:
+    """SC-5: token indices of a choice are contiguous from 0, nothing follows its end, and each accepted choice has one.
+
+    That an end is missing is judged only behind the last operation of a run that ends with a drain.
+    """
+    expected: dict[Key, int] = {}
+    ended: set[Key] = set()
+    count = 0
+    for output in _of(records, Output):
+        key, count = _key(output), count + 1
+        if key in ended:
+            return Finding(count, violation("SC-5", _named(key), f"news at index {output.index} behind its end", "nothing"))
+        if output.index != expected.get(key, 0):
+            found, wanted = f"tokens from index {output.index}", f"from index {expected.get(key, 0)}"
+            return Finding(count, violation("SC-5", _named(key), found, wanted))
+        expected[key] = output.index + len(output.token_ids)
+        if output.finish_reason is not None:
+            ended.add(key)
+    if _ends_with_drain(records):
+        for key, _request in _accepted(records):
+            if key not in ended:
+                return Finding(count, violation("SC-5", _named(key), "no end behind the last drain", "one terminal event"))
+    return Finding(count)
+
+
+def aborted_requests_are_never_planned_again(records: Sequence[Record]) -> Finding:
+    """SC-6: behind an acknowledged abort no plan schedules a row of that life of the request."""
+    latest: dict[str, int] = {}
+    aborted: dict[tuple[str, int], int] = {}
+    count = 0
+    for place, record in enumerate(records):
+        if isinstance(record, Event) and record.row is not None:
+            row = record.row
+            if record.kind is EventKind.ACCEPTED:
+                latest[row.request_id] = row.incarnation
+            elif record.kind is EventKind.FINISHED and record.reason == FinishReason.ABORT:
+                aborted.setdefault((row.request_id, row.incarnation), place)
+            elif record.kind is EventKind.SCHEDULED and (row.request_id, row.incarnation) in aborted:
+                found = f"scheduled by plan {record.plan_id}"
+                return Finding(count, violation("SC-6", row_named(row), found, "no plan names it behind its abort"))
+        elif isinstance(record, OpRecord) and record.op.kind is OpKind.ABORT and not record.is_noop:
+            count += 1
+            if record.op.request_id in latest:
+                aborted.setdefault((record.op.request_id, latest[record.op.request_id]), place)
+    return Finding(count)
+
+
+def drains_leave_nothing(records: Sequence[Record]) -> Finding:
+    """SC-11: at each drain every accepted choice has ended, every plan has settled and every block taken was let go."""
+    live: Counter[tuple[str, int]] = Counter()
+    plans: set[int | None] = set()
+    quarantined: set[int] = set()
+    drains = 0
+    for record, closes in _with_drain_ends(records):
+        if isinstance(record, Event):
+            _follow(record, live, plans, quarantined)
+        elif isinstance(record, OpRecord) and record.op.kind is OpKind.RESTART and not record.is_noop:
+            plans.clear()
+            quarantined.clear()
+        if closes:
+            drains += 1
+            if found := _leftover(live, plans, quarantined):
+                return Finding(drains, found)
+    return Finding(drains)
+
+
+def _follow(event: Event, live: Counter[tuple[str, int]], plans: set[int | None], quarantined: set[int]) -> None:
+    kind, row = event.kind, event.row
+    if kind is EventKind.ACCEPTED and row is not None:
+        live[row.request_id, row.incarnation] += 1
+    elif kind is EventKind.FINISHED and row is not None and row.choice == 0:
+        live[row.request_id, row.incarnation] -= 1
+    elif kind is EventKind.LAUNCHED:
+        plans.add(event.plan_id)
+    elif kind is EventKind.SETTLED:
+        plans.discard(event.plan_id)
+    elif kind is EventKind.QUARANTINED:
+        quarantined.update(event.blocks)
+    elif kind in (EventKind.FREED, EventKind.HIT):
+        quarantined.difference_update(event.blocks)
+
+
+def _leftover(live: Counter[tuple[str, int]], plans: set[int | None], quarantined: set[int]) -> Violation | None:
+    left = [f"request {name} (incarnation {life})" for (name, life), count in live.items() if count > 0]
+    if left:
+        return violation("SC-11", left[0], "live behind a drain", "ended")
+    if quarantined:
+        return violation("SC-11", blocks_named(quarantined), "quarantined behind a drain", "free")
+    if plans:
+        return violation("SC-11", f"plans {sorted(map(str, plans))}", "not settled behind a drain", "settled")
+    return None
+
+
+def counters_equal_their_recount(records: Sequence[Record]) -> Finding:
+    """SC-14: wherever the history holds counters, each equals what the events before them add up to."""
+    counting, count = Recount(), 0
+    for record in records:
+        if isinstance(record, Event):
+            counting.add((record,))
+        elif isinstance(record, Counters):
+            count += 1
+            if wrong := differences(record, counting.counters):
+                return Finding(count, violation("SC-14", "counters", wrong[0], "equal to their recount", *wrong[1:]))
+    return Finding(count)
+
+
+def plan_identifiers_are_never_reused(records: Sequence[Record]) -> Finding:
+    """SK-3: plan identifiers rise in the order of launch, restarts included."""
+    last, count = -1, 0
+    for event in _of(records, Event):
+        if event.kind is EventKind.LAUNCHED and event.plan_id is not None:
+            count += 1
+            if event.plan_id <= last:
+                found, expected = f"launched behind plan {last}", "a higher identifier than ever before"
+                return Finding(count, violation("SK-3", f"plan {event.plan_id}", found, expected))
+            last = event.plan_id
+    return Finding(count)
+
+
+def emitted_tokens_were_drawn_at_their_own_address(records: Sequence[Record]) -> Finding:
+    """ST-3: each sampled token that was emitted was drawn at its own address: seed, choice and index in prompt + output.
+
+    Indices of a choice differ, so at most one draw at an address is emitted for it. A relaunch behind an abandoned, preempted
+    or dropped row repeats its addresses on purpose; then only one of the two emits.
+    """
+    landings = {landing.plan_id: landing for landing in _of(records, Landing)}
+    requests = {key: request for key, request in _accepted(records) if request.sampling.temperature}
+    emitted: Counter[Key] = Counter()
+    count = 0
+    for event in _of(records, Event):
+        if event.kind is not EventKind.EMITTED or event.row is None or (request := requests.get(event.row[:3])) is None:
+            continue
+        landing = landings.get(event.plan_id) if event.plan_id is not None else None
+        first = len(request.prompt) + emitted[event.row[:3]]
+        emitted[event.row[:3]] += event.tokens
+        for position in range(first, first + event.tokens):
+            count += 1
+            own = NoiseAddress(request.sampling.seed, event.row.choice, position, _SAMPLE)
+            if landing is None or own not in landing.addresses:
+                found = f"emitted by plan {event.plan_id}, which did not draw at {tuple(own)}"
+                return Finding(count, violation("ST-3", row_named(event.row), found, "a draw at its own address"))
+    return Finding(count)
+
+
+_SAMPLE: Final = 0  # the purpose of a draw that chooses a token (docs/fingerprint.md, "Noise")
+
+
+def the_same_request_gets_the_same_tokens(records: Sequence[Record]) -> Finding:
+    """SE-2: two choices with the same prompt, adapter, media, parameters and seed have the same tokens, as far as both go."""
+    first: dict[object, tuple[Key, tuple[int, ...]]] = {}
+    requests = {key[::2]: request for key, request in _accepted(records)}
+    count = 0
+    for key, tokens in _streams(records).items():
+        request = requests.get((key[0], key[2]))
+        if request is None or not tokens:
+            continue
+        count += 1
+        known = first.setdefault(_likeness(request, key[1]), (key, tokens))
+        shared = min(len(tokens), len(known[1]))
+        if tokens[:shared] != known[1][:shared]:
+            at = next(i for i in range(shared) if tokens[i] != known[1][i])
+            found, expected = f"token {tokens[at]} at index {at}", f"{known[1][at]}, as {_named(known[0])} got"
+            return Finding(count, violation("SE-2", _named(key), found, expected))
+        if len(tokens) > len(known[1]):
+            first[_likeness(request, key[1])] = (key, tokens)
+    return Finding(count)
+
+
+def _likeness(request: Request, choice: int) -> object:
+    """What determines the tokens of a choice, and nothing else: no name, no tenant, no priority."""
+    sampling = request.sampling
+    drawn = (sampling.temperature, sampling.seed, choice) if sampling.temperature else ()
+    stops = (sampling.min_tokens, frozenset(sampling.stop_token_ids)) if sampling.min_tokens else ()
+    return (request.prompt, request.adapter, request.media, drawn, stops)
+
+
+def _streams(records: Sequence[Record]) -> dict[Key, tuple[int, ...]]:
+    streams: dict[Key, list[int]] = {}
+    for output in _of(records, Output):
+        streams.setdefault(_key(output), []).extend(output.token_ids)
+    return {key: tuple(tokens) for key, tokens in streams.items()}
+
+
+def _accepted(records: Sequence[Record]) -> Iterator[tuple[Key, Request]]:
+    """Every choice of every accepted request, by the answers at the door."""
+    for record in _of(records, OpRecord):
+        request, answer = record.op.request, record.admission
+        if request is not None and answer is not None and answer.is_accepted:
+            for choice in range(request.sampling.n):
+                yield (request.request_id, choice, answer.incarnation), request
+
+
+def _with_drain_ends(records: Sequence[Record]) -> Iterator[tuple[Record, bool]]:
+    """Each record, and whether a drain ends with it: an operation stands before what it caused."""
+    draining = False
+    for place, record in enumerate(records):
+        if isinstance(record, OpRecord):
+            draining = record.op.kind is OpKind.DRAIN
+        following = records[place + 1] if place + 1 < len(records) else None
+        yield record, draining and (following is None or isinstance(following, OpRecord))
+
+
+def _ends_with_drain(records: Sequence[Record]) -> bool:
+    ops = [record for record in records if isinstance(record, OpRecord)]
+    return bool(ops) and ops[-1].op.kind is OpKind.DRAIN
+
+
+def _of(records: Sequence[Record], kind: type[T]) -> Iterator[T]:
+    return (record for record in records if isinstance(record, kind))
+
+
+def _key(output: Output) -> Key:
+    return (output.request_id, output.choice, output.incarnation)
+
+
+def _named(key: Key) -> str:
+    return row_named(RowId(*key, 0)).replace(", epoch 0", "")
+
+
+CHECKERS: Final[tuple[Checker, ...]] = (
+    Checker("SC-5", every_choice_has_one_ending),
+    Checker("SC-6", aborted_requests_are_never_planned_again, needs_events=True),
+    Checker("SC-11", drains_leave_nothing, needs_events=True),
+    Checker("SC-14", counters_equal_their_recount, needs_events=True),
+    Checker("SK-3", plan_identifiers_are_never_reused, needs_events=True),
+    Checker("ST-3", emitted_tokens_were_drawn_at_their_own_address, needs_events=True),
+    Checker("SE-2", the_same_request_gets_the_same_tokens),
+)
+assert all(checker.identifier in CATALOGUE for checker in CHECKERS)
