@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine_under_test.types import Request, SamplingParams
+from engine_under_test.types import Event, EventKind, Request, SamplingParams
 from models.build import hasher_of, target_from
 from models.trace.requests import TraceRequest
 from models.trace.suite import run_trace
@@ -93,3 +93,13 @@ def test_a_roomy_pool_that_finds_little_of_what_it_could_is_unknown() -> None:
     result = run_trace(SuiteContext(Profile.QUICK, 1), CHAT, {"roomy": replace(SMALL, num_blocks=200, pace=10_000)})
     assert result.verdict is Verdict.UNKNOWN
     assert result.missed == ("roomy: hit rate of at least 0.9 of its bound",)
+
+
+def test_hits_read_from_plans_are_the_hits_that_events_tell() -> None:
+    trace_run = _ran(CHAT, SMALL)
+    told = dict.fromkeys(trace_run.tally.found, 0)
+    for event in trace_run.world.history.of(Event):
+        if event.kind is EventKind.HIT and event.row is not None and event.row.epoch == 0:
+            told[event.row.request_id] = event.tokens
+    assert told == trace_run.tally.found
+    assert sum(told.values()) > 0
