@@ -44,7 +44,7 @@ def assay(traceback: bool) -> None:
 )
 @click.option("--seed", metavar="N", help="Decimal or 0x...; without it, taken from the commit or from the changed files.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Where the report goes.  [reports/<commit>]")
-@click.option("--suites", "sources", multiple=True, metavar="MODULE", help="Run the SUITES of these modules instead of all.")
+@click.option("--suites", "sources", multiple=True, metavar="MODULE", help="Run the SUITES of these modules, and no mutants.")
 @click.option("--workers", type=click.IntRange(1), help="Processes at a time.  [the cores of this machine]")
 @_AS_JSON
 def gate(
@@ -61,6 +61,7 @@ def gate(
     from ci import environment
     from ci.atomic import probe
     from ci.gate import DEFAULT_BUDGET_S, DEFAULT_SOURCES, GateSettings, run_gate
+    from ci.mutants.catalogue import MUTANTS
     from ci.progress import progress_for
     from ci.report.closing import opening_line
     from ci.tree import ROOT, parse_seed, read_tree
@@ -74,6 +75,7 @@ def gate(
         budget_s=parse_duration(budget) if budget is not None else DEFAULT_BUDGET_S[Profile(profile)],
         command=_command_to_repeat(profile, parse_seed(seed) if seed is not None else tree.seed, sources),
         sources=sources or DEFAULT_SOURCES,
+        mutants=() if sources else MUTANTS,
         workers=workers or environment.num_cores(),
     )
     folder = report or ROOT / "reports" / tree.label

@@ -43,7 +43,7 @@ def select(ids: Sequence[str], mutants: tuple[Mutant, ...] = MUTANTS) -> tuple[M
 def mutant_job(mutant: Mutant, number: int, seed: int, sources: tuple[str, ...] = HUNTING_SUITES) -> Job:
     """The job that hunts one mutant."""
     payload: dict[str, Any] = {"mutant": dataclasses.asdict(mutant), "sources": list(sources)}
-    return Job(number, Role.MUTANT, mutant.id, mutant.note, "", Profile.QUICK, seed, _SHARE_S, payload=payload)
+    return Job(number, Role.MUTANT, mutant.id, f"mutant {mutant.id}", "", Profile.QUICK, seed, _SHARE_S, payload=payload)
 
 
 def hunt_all(
