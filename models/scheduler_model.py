@@ -31,6 +31,7 @@ class SchedulerModel:
         self._accepted = 0
         self._iterations = 0
         self._last_token: dict[Key, int] = {}
+        self._any_token = 0
         self._asked = 0  # times that a plan was asked for
         self._deadlines: dict[Key, float] = {}  # still ahead
         self._late_since: dict[Key, int] = {}
@@ -73,6 +74,7 @@ class SchedulerModel:
         self._begun.update((key, self._requests.live[key].epoch) for key in begun)
         for key in begun:
             self._waiting.pop(key, None)
+            self._last_token[key] = self._iterations
         self._iterations += is_counted
         return found, begun
 
@@ -150,7 +152,7 @@ class SchedulerModel:
         self._committed[key] = end
         self._ahead[key] = self._ahead.get(key, 0) - sampled
         if emitted:
-            self._last_token[key] = self._iterations
+            self._last_token[key] = self._any_token = self._iterations
 
     def suspended(self, key: Key) -> None:
         """Preempted, or restarted: it waits, and begins a new epoch later."""
@@ -201,8 +203,10 @@ class SchedulerModel:
         return {key: self._asked - since for key, since in self._late_since.items()}
 
     def iterations_without_token(self) -> dict[Key, int]:
-        now = self._iterations
-        return {key: now - last for key, last in self._last_token.items()}
+        """Plans since a choice that runs last emitted a token or began its epoch; for one that waits, since anybody emitted
+        one: how long others may keep it waiting is a matter of overtakes."""
+        now, anybody, running = self._iterations, self._any_token, self._scheduled
+        return {key: now - (last if key in running or last > anybody else anybody) for key, last in self._last_token.items()}
 
 
 def _judge_tokens(facts: ChoiceFacts, start: int, end: int, tokens: tuple[int, ...], subject: str) -> Violation | None:

@@ -86,7 +86,8 @@ class Facts(Protocol):
         while it waited since it last began to wait."""
 
     def iterations_without_token(self) -> Mapping[tuple[str, int, int], int]:
-        """For each live choice, plans made since it last emitted a token, counted while no fault was active."""
+        """For each live choice, plans made since it last emitted a token or began its epoch (while it waits: since any
+        choice emitted one), counted while no fault was active."""
 
     def iterations_past_deadline(self) -> Mapping[tuple[str, int, int], int]:
         """For each live choice whose deadline has passed, plans asked for since it passed (SC-15)."""
