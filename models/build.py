@@ -1,6 +1,7 @@
 """Builds a World from a JSON-able description, so that a replay file can say which world it was.
 
-Owns the meaning of a spec: {"target": "assay" | "radix", "config": {...}, "hasher": "blake2b" | "two_bit" | "constant"}.
+Owns the meaning of a spec: {"target": "assay" | "radix" | "kv" | "scheduler", "config": {...}, "hasher": "blake2b" |
+"two_bit" | "constant"}.
 """
 
 from __future__ import annotations
@@ -86,4 +87,21 @@ def _radix(config: EngineConfig, hasher: Hasher) -> Target:
     return RadixTarget(config, hasher)
 
 
-_TARGETS: dict[str, Callable[[EngineConfig, Hasher], Target]] = {"assay": _assay, "radix": _radix}
+def _kv(config: EngineConfig, hasher: Hasher) -> Target:
+    from models.targets.kv_alone import KvAlone
+
+    return KvAlone(config, hasher)
+
+
+def _scheduler(config: EngineConfig, _hasher: Hasher) -> Target:
+    from models.targets.scheduler_alone import SchedulerAlone
+
+    return SchedulerAlone(config)
+
+
+_TARGETS: dict[str, Callable[[EngineConfig, Hasher], Target]] = {
+    "assay": _assay,
+    "radix": _radix,
+    "kv": _kv,
+    "scheduler": _scheduler,
+}

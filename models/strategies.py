@@ -146,12 +146,12 @@ def refused_requests(caps: Caps, request_id: str) -> st.SearchStrategy[Request]:
 
 
 @st.composite
-def engine_configs(draw: st.DrawFn, *, max_plans_in_flight: int = 3) -> dict[str, Any]:
-    """The fields of a small engine that differ from the defaults, as a JSON-able value."""
+def engine_configs(draw: st.DrawFn, *, max_plans_in_flight: int = 3, switches: bool = True) -> dict[str, Any]:
+    """The fields of a small engine that differ from the defaults, as a JSON-able value. `switches`: some may be off."""
     block_size = draw(st.sampled_from([1, 2, 3, 4]))
     max_num_seqs = draw(st.integers(1, 5))
     budget = draw(st.sampled_from([block_size, block_size + 1, 2 * block_size + 1, 4 * block_size, 16]))
-    return {
+    config = {
         "num_blocks": draw(st.integers(3, 14)),
         "block_size": block_size,
         "max_num_seqs": max_num_seqs,
@@ -162,18 +162,22 @@ def engine_configs(draw: st.DrawFn, *, max_plans_in_flight: int = 3) -> dict[str
         "order": draw(st.sampled_from(["first_come", "priority"])),
         "max_overtakes": draw(st.sampled_from([0, 1, 4])),
         "max_plans_in_flight": draw(st.integers(1, max_plans_in_flight)),
-        "prefix_cache": draw(_mostly_true()),
-        "batching": draw(_mostly_true()),
-        "chunking": draw(_mostly_true()),
     }
+    if switches:
+        off = draw(st.sampled_from([None, None, None, None, "prefix_cache", "batching", "chunking"]))
+        config |= {off: False} if off is not None else {}
+    return config
 
 
 @st.composite
-def world_specs(draw: st.DrawFn, *, hashers: Sequence[str] = ("blake2b",), max_plans_in_flight: int = 3) -> dict[str, Any]:
-    """What `models.build.world_from` builds a world of our engine from."""
-    config = draw(engine_configs(max_plans_in_flight=max_plans_in_flight))
-    return {"target": "assay", "config": config, "hasher": draw(st.sampled_from(list(hashers)))}
-
-
-def _mostly_true() -> st.SearchStrategy[bool]:
-    return st.sampled_from([True, True, True, True, False])
+def world_specs(
+    draw: st.DrawFn,
+    *,
+    target: str = "assay",
+    hashers: Sequence[str] = ("blake2b",),
+    max_plans_in_flight: int = 3,
+    switches: bool = True,
+) -> dict[str, Any]:
+    """What `models.build.world_from` builds a small world of a target from."""
+    config = draw(engine_configs(max_plans_in_flight=max_plans_in_flight, switches=switches))
+    return {"target": target, "config": config, "hasher": draw(st.sampled_from(list(hashers)))}

@@ -6,7 +6,7 @@ Owns which operation may come next in which state, so that hardly any is a no-op
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def can(applies: Callable[[Any], bool]) -> Callable[[F], F]:
     """A precondition that is not asked before the world was built."""
-    return cast("Callable[[F], F]", precondition(lambda machine: machine.driver is not None and applies(machine)))
+    return precondition(lambda machine: machine.driver is not None and applies(machine))
 
 
 class PortableMachine(RuleBasedStateMachine):
