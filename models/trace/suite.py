@@ -15,6 +15,7 @@ from models.shrink import shrink_world
 from models.trace.requests import MOONCAKE_SLICE, TraceRequest, load_trace
 from models.trace.tally import IDENTIFIER as BOUND_IDENTIFIER
 from models.trace.workload import ROOMY, TIGHT, Setting, TraceRun, begin, ops_of
+from properties.op import Op, OpKind
 from properties.suite import CheckResult, Failure, Figure, Label, Profile, Suite, SuiteContext
 from properties.verdict import Verdict
 
@@ -44,16 +45,19 @@ def run_trace(context: SuiteContext, trace: tuple[TraceRequest, ...], settings: 
 
 
 def _drive(trace_run: TraceRun, setting: Setting, context: SuiteContext, num_before: int, total: int) -> None:
-    """Applies the operations up to the first violation; progress counts requests offered, the last one with the drain."""
-    num_offered = num_before
+    """Applies the operations up to the first violation; progress counts requests that ended.
+
+    What waits when all is offered is served step by step, so that progress goes on; then the drain has little left to do.
+    """
+    world, num_offered = trace_run.world, 0
     for op in ops_of(trace_run.requests, setting.pace):
-        trace_run.world.apply(op)
-        if trace_run.world.violation is not None:
+        while op.kind is OpKind.DRAIN and world.num_live and world.apply(Op(OpKind.STEP)):
+            context.progress(num_before + num_offered - world.num_live, total)
+        world.apply(op)
+        if world.violation is not None:
             return
-        if op.request is not None:
-            num_offered += 1
-            context.progress(num_offered - 1, total)
-    context.progress(num_offered, total)
+        num_offered += op.request is not None
+        context.progress(num_before + num_offered - world.num_live, total)
 
 
 def _failures(name: str, trace_run: TraceRun, setting: Setting) -> tuple[Failure, ...]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
 from engine_under_test.types import Event, EventKind, Request, SamplingParams
 from models.build import hasher_of, target_from
+from models.shrink import run_once
+from models.targets.planted import FreedAtAbortAndAgain
 from models.trace.requests import TraceRequest
 from models.trace.suite import run_trace
 from models.trace.tally import Tally
 from models.trace.workload import Setting, TraceRun, begin, ops_of
 from models.world import World
-from properties.op import OpKind
+from properties.op import Op, OpKind
 from properties.suite import Label, Profile, SuiteContext
 from properties.verdict import Verdict
 
@@ -103,3 +106,19 @@ def test_hits_read_from_plans_are_the_hits_that_events_tell() -> None:
             told[event.row.request_id] = event.tokens
     assert told == trace_run.tally.found
     assert sum(told.values()) > 0
+
+
+def test_a_violation_is_shrunk_to_operations_that_still_break_the_same_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.targets.radix.RadixTarget", FreedAtAbortAndAgain)
+    ops = [Op(OpKind.PLAN), Op(OpKind.ABORT, request_id="t0"), Op(OpKind.LAND)]
+    monkeypatch.setattr("models.trace.suite.ops_of", lambda requests, pace: (*islice(ops_of(requests, pace), 1), *ops))
+    result = run_trace(SuiteContext(Profile.PR, 1), CHAT, {"radix": replace(SMALL, target="radix", num_blocks=96)})
+    assert result.verdict is Verdict.INVALID
+    (failure,) = result.failures
+    assert failure.violation.invariant == "KV-4"
+    assert failure.ops_found == 3
+    assert failure.ops[0].request is not None
+    assert len(failure.ops[0].request.prompt) < 8
+    again = run_once(failure.world, failure.ops)
+    assert again is not None
+    assert again.invariant == "KV-4"
