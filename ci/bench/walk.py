@@ -25,7 +25,7 @@ from properties.suite import Figure, Label
 
 LARGE_FLOOR, SMALL_FLOOR = 700.0, 2000.0  # given: checked steps a second a core
 CHECKS_CEILING = 1.5  # given: time of the checks over time of the step
-_ROUNDS, _OPS = 7, {"16 live": 1500, "3 to 4 live": 4000}
+_ROUNDS, _OPS = 7, {"16 live": 600, "3 to 4 live": 1200}
 _WINDOWS = frozenset({"snapshot", "take_events", "caps", "counters"})  # the harness's own looks are no part of a step
 
 Call = tuple[str, tuple[Any, ...]]
