@@ -6,7 +6,7 @@ from typing import Final
 
 from engine_under_test.types import Caps, Request
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import index_changed, reading, touched_entries
+from properties.invariants.reading import index_changed, reading, rows_of, touched_entries
 from properties.moment import Content, Happening, Moment
 from properties.verdict import Violation
 
@@ -66,7 +66,7 @@ def hits_hold_the_query(moment: Moment) -> Violation | None:
     for i, hits in enumerate(plan.hit_blocks):
         if not hits:
             continue
-        row, known = plan.row_id(i), _known_tokens(moment, i)
+        row, known = rows_of(plan)[i], _known_tokens(moment, i)
         for number, block in enumerate(hits):
             content = moment.facts.content_by_block.get(block)
             query = known[number * size : (number + 1) * size]
@@ -108,7 +108,7 @@ def hits_leave_something_to_compute(moment: Moment) -> Violation | None:
     for i, hits in enumerate(plan.hit_blocks):
         if not hits:
             continue
-        row = plan.row_id(i)
+        row = rows_of(plan)[i]
         sequence = now.row(row)
         if sequence is not None and len(hits) > (most := (sequence.visible_len - 1) // size):
             expected = f"at most {most} of {sequence.visible_len} tokens"
@@ -160,7 +160,7 @@ def _known_tokens(moment: Moment, row: int) -> tuple[int, ...]:
     """Prompt and the output that the harness knows: the target may know more."""
     assert moment.planned is not None
     plan = moment.planned.plan
-    choice = moment.facts.choice(plan.row_id(row))
+    choice = moment.facts.choice(rows_of(plan)[row])
     return plan.requests[row].prompt if choice is None else (*plan.requests[row].prompt, *choice.emitted)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from engine_under_test.types import Caps, PrefixEntry, Snapshot
 from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.reading import has_same_rows, reading
+from properties.invariants.reading import has_same_rows, reading, rows_of
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -47,7 +47,7 @@ def decoding_lags_by_one(moment: Moment) -> Violation | None:
     if plan.plan_id in moment.after.plans or plan.generation != moment.after.generation:
         return None
     for i, samples in enumerate(plan.samples):
-        s = now.row(plan.row_id(i)) if samples else None
+        s = now.row(rows_of(plan)[i]) if samples else None
         if s is not None and s.visible_len - s.committed_len != 1:
             found = f"{s.visible_len} visible, {s.committed_len} committed"
             return violation("KV-5", row_named(s.row_id), found, "visible - committed = 1 behind a sampled token")
@@ -66,7 +66,10 @@ def reserve_takes_all(moment: Moment) -> Violation | None:
         table, end = reservation.tables[i], position + count
         if len(table) * size < end:
             return violation("KV-12", row_named(plan.row_id(i)), f"a table of {len(table)} blocks", f"blocks for {end} slots")
-        expected.extend(_slots(table, position, end, size))
+        if count == 1:
+            expected.append(table[position // size] * size + position % size)
+        else:
+            expected.extend(_slots(table, position, end, size))
     if tuple(expected) != reservation.slots:
         found, wanted = f"slots {reservation.slots}", f"{tuple(expected)}, where the tables put them"
         return violation("KV-12", f"plan {plan.plan_id}", found, wanted)
@@ -139,7 +142,7 @@ def commit_applies_the_whole_plan(moment: Moment) -> Violation | None:
         return violation("KV-12", f"plan {plan.plan_id}", "still in flight behind its result", "committed, nothing reserved")
     now = reading(after)
     for i, start in enumerate(plan.starts):
-        s = now.row(plan.row_id(i))
+        s = now.row(rows_of(plan)[i])
         if s is not None and s.committed_len < (end := start + plan.num_tokens[i]):
             return violation("KV-12", row_named(s.row_id), f"committed {s.committed_len}", f"{end}: its plan is committed")
     return None

@@ -7,7 +7,7 @@ from typing import Final
 
 from engine_under_test.types import BlockCopy, SequenceSnapshot
 from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.reading import reading, still_held
+from properties.invariants.reading import reading, rows_of, still_held
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -40,7 +40,7 @@ def _own_blocks(moment: Moment) -> set[int]:
     assert moment.planned is not None
     before, after = reading(moment.before), reading(moment.after)
     own: set[int] = set()
-    for row in moment.planned.plan.row_ids():
+    for row in rows_of(moment.planned.plan):
         one, other = before.row(row), after.row(row)
         if one is not None and other is not None:
             own.update({*one.table, *one.reserved}.intersection((*other.table, *other.reserved)))
@@ -56,7 +56,7 @@ def committed_slots_are_never_rewritten(moment: Moment) -> Violation | None:
     assert moment.planned is not None
     plan, reservation = moment.planned.plan, moment.planned.reservation
     now, size = reading(moment.after), moment.after.block_size
-    for row, start in zip(plan.row_ids(), plan.starts, strict=True):
+    for row, start in zip(rows_of(plan), plan.starts, strict=True):
         sequence = now.row(row)
         if sequence is not None and start < sequence.committed_len:
             return violation("KV-3", row_named(row), f"writes from position {start}", f"from {sequence.committed_len} on")
@@ -125,7 +125,7 @@ def shared_blocks_are_copied_on_write(moment: Moment) -> Violation | None:
         number, offset = divmod(start, size)
         if not offset:
             continue
-        row = plan.row_id(i)
+        row = rows_of(plan)[i]
         sequence, table = now.row(row), reservation.tables[i]
         if sequence is None or number >= len(sequence.table) or number >= len(table):
             continue
@@ -153,7 +153,7 @@ def _sharers(moment: Moment, sequence: SequenceSnapshot, block: int) -> str:
     if now.table_counts[block] < 2:
         return ""
     plan, reservation = moment.planned.plan, moment.planned.reservation
-    leaving = {row for row, table in zip(plan.row_ids(), reservation.tables, strict=True) if block not in table}
+    leaving = {row for row, table in zip(rows_of(plan), reservation.tables, strict=True) if block not in table}
     others = [s for s in now.by_choice.values() if s is not sequence and block in s.table and s.row_id not in leaving]
     return ", ".join(f"{s.request_id}/{s.choice}" for s in others if not set(s.plans) - {plan.plan_id})
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Final
 
-from engine_under_test.types import PrefixEntry, RowId, SequenceSnapshot, Snapshot
+from engine_under_test.types import Plan, PrefixEntry, RowId, SequenceSnapshot, Snapshot
 from properties.moment import Moment
 
 ChoiceKey = tuple[str, int, int]  # request_id, choice, incarnation
@@ -23,12 +23,13 @@ class Reading:
     ``owned``: named by a table. ``reserved``: held by a plan in flight. ``held``: those and the pinned ones.
     """
 
-    __slots__ = ("_place", "_table_counts", "by_choice", "free", "held", "owned", "reserved", "snapshot")
+    __slots__ = ("_by_row", "_place", "_table_counts", "by_choice", "free", "held", "owned", "reserved", "snapshot")
 
     def __init__(self, snapshot: Snapshot) -> None:
         sequences = (*snapshot.running, *snapshot.waiting)
         self.snapshot = snapshot
         self.by_choice: dict[ChoiceKey, SequenceSnapshot] = {(s.request_id, s.choice, s.incarnation): s for s in sequences}
+        self._by_row = {(s.request_id, s.choice, s.incarnation, s.epoch): s for s in sequences}
         self.free = frozenset(snapshot.free)
         self.owned: frozenset[int] = frozenset(chain.from_iterable([s.table for s in sequences]))
         self.reserved: frozenset[int] = frozenset(chain.from_iterable(snapshot.reservations.values()))
@@ -38,8 +39,7 @@ class Reading:
 
     def row(self, row: RowId) -> SequenceSnapshot | None:
         """The live choice with exactly this identity, epoch included."""
-        found = self.by_choice.get(row[:3])
-        return found if found is not None and found.epoch == row[3] else None
+        return self._by_row.get(row)
 
     @property
     def place(self) -> Mapping[int, int]:
@@ -57,8 +57,19 @@ class Reading:
 
 
 _RECENT: Final[deque[Reading]] = deque(maxlen=4)
+_ROWS: Final[deque[tuple[Plan, tuple[RowId, ...]]]] = deque(maxlen=4)
 _TOUCHED: Final[deque[tuple[Moment, Mapping[int, PrefixEntry]]]] = deque(maxlen=1)
 _STILL_HELD: Final[deque[tuple[Moment, frozenset[int]]]] = deque(maxlen=1)
+
+
+def rows_of(plan: Plan) -> tuple[RowId, ...]:
+    """The identities of a plan's rows, made once."""
+    for known, rows in _ROWS:
+        if known is plan:
+            return rows
+    made = tuple(plan.row_ids())
+    _ROWS.append((plan, made))
+    return made
 
 
 def reading(snapshot: Snapshot) -> Reading:

@@ -7,7 +7,7 @@ from typing import Final
 
 from engine_under_test.types import EventKind, RowId
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import ChoiceKey, reading
+from properties.invariants.reading import ChoiceKey, reading, rows_of
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -115,7 +115,7 @@ def _moves_of_result(moment: Moment) -> dict[RowId, Progress] | None:
     if moment.landed is None or applied != [moment.landed.plan.plan_id]:
         return None
     plan, tokens = moment.landed.plan, moment.result.tokens
-    rows = zip(plan.row_ids(), plan.starts, plan.num_tokens, tokens, strict=True)
+    rows = zip(rows_of(plan), plan.starts, plan.num_tokens, tokens, strict=True)
     return {row: (start + count, len(emitted)) for row, start, count, emitted in rows}
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from engine_under_test.types import FinishReason, Output, ReferenceModel, RowId, Status
 from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.reading import reading
+from properties.invariants.reading import reading, rows_of
 from properties.moment import ChoiceFacts, Happening, Moment
 from properties.recount import differences
 from properties.verdict import Violation
@@ -43,8 +43,9 @@ def ended_choices_stay_ended(moment: Moment) -> Violation | None:
 
     Source: lmdeploy pull 4654 (a cancel overwrote the terminal status).
     """
-    strange = reading(moment.after).by_choice.keys() - moment.facts.live().keys()
-    if strange:
+    shown, live = reading(moment.after).by_choice.keys(), moment.facts.live().keys()
+    if not shown <= live:
+        strange = shown - live
         request_id, choice, incarnation = min(strange)
         subject = f"request {request_id}, choice {choice} (incarnation {incarnation})"
         return violation("SC-4", subject, "live in the target", "never accepted, or ended for good")
@@ -86,7 +87,7 @@ def aborted_requests_are_not_planned(moment: Moment) -> Violation | None:
     Source: sglang pull 18705 (an abort did not look into every queue).
     """
     assert moment.planned is not None
-    for row in moment.planned.plan.row_ids():
+    for row in rows_of(moment.planned.plan):
         choice = moment.facts.choice(row)
         if choice is None or choice.finish_reason is not None:
             found = "planned" if choice is None else f"planned behind its end ({choice.finish_reason})"

@@ -6,7 +6,7 @@ from typing import Final
 
 from engine_under_test.types import Caps, DeclaredOrder, RowId, SequenceSnapshot, VictimSet
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import ChoiceKey, has_same_rows, reading
+from properties.invariants.reading import ChoiceKey, has_same_rows, reading, rows_of
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -55,7 +55,7 @@ def rows_start_where_they_were_scheduled_to(moment: Moment) -> Violation | None:
     plan, before, after = moment.planned.plan, reading(moment.before), reading(moment.after)
     size = moment.after.block_size
     for i, start in enumerate(plan.starts):
-        row = plan.row_id(i)
+        row = rows_of(plan)[i]
         earlier, now = before.row(row), after.row(row)
         if earlier is not None and earlier.scheduled_len == start and not plan.hit_blocks[i]:
             expected = start
@@ -82,7 +82,7 @@ def chunks_cover_prompt_and_output(moment: Moment) -> Violation | None:
     plan, now = moment.planned.plan, reading(moment.after)
     cursor = 0
     for i, start in enumerate(plan.starts):
-        count, pending, row = plan.num_tokens[i], plan.num_pending[i], plan.row_id(i)
+        count, pending, row = plan.num_tokens[i], plan.num_pending[i], rows_of(plan)[i]
         piece = plan.token_ids[cursor : cursor + count - pending]
         cursor += count - pending
         if found := _sampling_is_wrong(now.row(row), start + count, pending, plan.samples[i]):
@@ -114,7 +114,7 @@ def _tokens_are_wrong(moment: Moment, i: int, piece: tuple[int, ...]) -> tuple[s
     plan = moment.planned.plan
     prompt, start = plan.requests[i].prompt, plan.starts[i]
     expected = prompt[start : start + len(piece)]
-    if len(expected) < len(piece) and (choice := moment.facts.choice(plan.row_id(i))) is not None:
+    if len(expected) < len(piece) and (choice := moment.facts.choice(rows_of(plan)[i])) is not None:
         first = max(start - len(prompt), 0)
         expected += tuple(choice.emitted[first : first + len(piece) - len(expected)])
     if piece[: len(expected)] != expected:
