@@ -28,6 +28,8 @@ from models.scheduler_model import SchedulerModel
 from properties.moment import ChoiceFacts, Content
 from properties.verdict import Violation
 
+_TELLING = frozenset(map(id, (EventKind.FORKED, EventKind.PREEMPTED, EventKind.FINISHED)))
+
 
 class ModelFacts:
     """Four models and a clock."""
@@ -109,18 +111,19 @@ class ModelFacts:
         if plan.generation != self.generation:
             return
         ended: list[Key] = []
-        for row, request in enumerate(plan.requests):
-            key = (request.request_id, plan.choices[row], plan.incarnations[row])
-            facts = self.requests.live.get(key)
-            if facts is None or facts.epoch != plan.epochs[row]:
+        live, size = self.requests.live, self.caps.block_size
+        rows = zip(plan.requests, plan.choices, plan.incarnations, plan.epochs, plan.starts, plan.num_tokens, strict=True)
+        for row, (request, choice, incarnation, epoch, start, count) in enumerate(rows):
+            key = (request.request_id, choice, incarnation)
+            facts = live.get(key)
+            if facts is None or facts.epoch != epoch:
                 continue
-            start, tokens = plan.starts[row], result.tokens[row]
-            end = start + plan.num_tokens[row]
-            self.prefix.committed(key, facts, tables[row], start, end)
-            if self._merges and (table := self._merged(tables[row], start, end, after)) != tables[row]:
-                self.allocator.replace(key, table)
+            end = start + count
+            if end // size > start // size:
+                self.prefix.committed(key, facts, tables[row], start, end)
             if step.reservation.copies:
                 self.prefix.released(self.allocator.landed(key), after.cached)
+            tokens = result.tokens[row]
             self.scheduler.committed(key, end, plan.samples[row], len(tokens))
             if tokens and self.requests.advance(key, tokens):
                 ended.append(key)
@@ -171,13 +174,16 @@ class ModelFacts:
         """What only events tell: forks, faults, and ends that the target decided."""
         found: Violation | None = None
         for event in events:
+            if id(event.kind) not in _TELLING:  # a member of an enumeration is slow to hash, its identity is not
+                continue
             kind, row = event.kind, event.row
-            if kind is EventKind.FORKED and row is not None:
+            assert row is not None
+            if kind is EventKind.FORKED:
                 self.allocator.hold(row[:3], event.blocks)
                 self.prefix.forked(row[:3])
-            elif kind is EventKind.PREEMPTED and row is not None:
+            elif kind is EventKind.PREEMPTED:
                 self.preempted((row,), after)
-            elif kind is EventKind.FINISHED and row is not None and row[:3] in self.requests.live:
+            elif row[:3] in self.requests.live:
                 found = found or self._own_end(row[:3], FinishReason(event.reason), after)
         return found
 

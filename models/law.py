@@ -26,9 +26,10 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _U11, _U27, _U30, _U31, _U32 = (np.uint64(n) for n in (11, 27, 30, 31, 32))
-_ONE = np.uint64(1)
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
 _LOW = np.uint64(0xFFFFFFFF)
-_NOISE_POSITIONS = 32  # positions of one choice whose noise is drawn at once: a vector costs hardly more than one
+_NOISE_PAGE = 32  # positions of one choice whose noise is drawn at once: a vector costs hardly more than one
+_NOISE_PAGES = 512
 
 
 def mix(x: Words) -> Words:
@@ -95,12 +96,16 @@ class Track:
     """What the law says of one choice, as far as its tokens are known: ``tokens`` is prompt plus output."""
 
     __slots__ = (
-        "_gumbel", "_gumbel_first", "accs", "adapter", "cells", "choice", "length", "media", "request", "tokens", "total",
+        "accs", "adapter", "cells", "choice", "length", "masks_below", "media", "request",
+        "temperature", "tokens", "total",
     )  # fmt: skip
 
     def __init__(self, request: Request, choice: int) -> None:
         self.request = request
         self.choice = choice
+        sampling = request.sampling
+        self.temperature = sampling.temperature
+        self.masks_below = len(request.prompt) + sampling.min_tokens if sampling.stop_token_ids else 0
         self.tokens = list(request.prompt)
         capacity = len(request.prompt) + min(request.sampling.max_tokens, 32)
         self.cells: Words = np.empty((capacity, 2), np.uint64)
@@ -109,25 +114,12 @@ class Track:
         self.total = np.uint64(0)
         self.adapter = adapter_word(request.adapter)
         self.media = media_words(request) if request.media else None
-        self._gumbel: npt.NDArray[np.float64] = np.empty((0, 0))
-        self._gumbel_first = 0
 
     def grow(self, length: int) -> None:
         if length > len(self.accs):
             capacity = max(length, 2 * len(self.accs))
             self.cells = np.concatenate((self.cells, np.empty((capacity - len(self.cells), 2), np.uint64)))
             self.accs = np.concatenate((self.accs, np.empty(capacity - len(self.accs), np.uint64)))
-
-    def gumbel(self, position: int, vocab_size: int) -> npt.NDArray[np.float64]:
-        """The Gumbel noise of each token at one position; a run of positions is drawn at once."""
-        place = position - self._gumbel_first
-        if not 0 <= place < len(self._gumbel):
-            positions = np.arange(position, position + _NOISE_POSITIONS)
-            uniform = uniforms(self.request.sampling.seed, self.choice, positions, SAMPLE, vocab_size)
-            self._gumbel = -np.log(-np.log(uniform))
-            self._gumbel_first, place = position, 0
-        row: npt.NDArray[np.float64] = self._gumbel[place]
-        return row
 
 
 class Law:
@@ -137,49 +129,58 @@ class Law:
         self.vocab_size = vocab_size
         self._token_words = mix(np.arange(vocab_size, dtype=np.uint64))
         self._multipliers = _multipliers(256)
+        self._noise: dict[tuple[int, int, int], npt.NDArray[np.float64]] = {}
 
     def extend(self, tracks: Sequence[Track], lengths: Sequence[int]) -> None:
         """Makes the cells of each track known up to its length. The tokens below it must be known. No track twice."""
         todo = [(track, track.length, end) for track, end in zip(tracks, lengths, strict=True) if end > track.length]
         if not todo:
             return
-        longest = max(end for _, _, end in todo)
+        longest = max(lengths)
         if longest > self._multipliers.shape[1]:
             self._multipliers = _multipliers(2 * longest)
         counts = [end - start for _, start, end in todo]
-        positions = np.array([p for _, start, end in todo for p in range(start, end)], np.int64)
-        tokens = np.array([t for track, start, end in todo for t in track.tokens[start:end]], np.uint64)
-        a, sums, accs, b = self._cells(todo, counts, positions, tokens)
-        block = np.stack((a, b), axis=1)
+        if len(todo) == sum(counts):
+            positions = [start for _, start, _ in todo]
+            tokens = [track.tokens[start] for track, start, _ in todo]
+        else:
+            positions = [p for _, start, end in todo for p in range(start, end)]
+            tokens = [t for track, start, end in todo for t in track.tokens[start:end]]
+        cells, sums, accs = self._cells(todo, counts, np.array((positions, tokens), np.uint64))
         offset = 0
         for (track, start, end), count in zip(todo, counts, strict=True):
-            track.grow(end)
+            if end > len(track.accs):
+                track.grow(end)
             stop = offset + count
-            track.cells[start:end] = block[offset:stop]
+            track.cells[start:end] = cells[offset:stop]
             track.accs[start:end] = accs[offset:stop]
             track.total = sums[stop - 1]
             track.length = end
             offset = stop
 
-    def _cells(
-        self, todo: list[tuple[Track, int, int]], counts: list[int], positions: npt.NDArray[np.int64], tokens: Words
-    ) -> tuple[Words, Words, Words, Words]:
-        """Both layers, and the running sums (of layer one, of the digest), of all new positions at once."""
-        words = np.array([track.adapter for track, _, _ in todo], np.uint64)
+    def _cells(self, todo: list[tuple[Track, int, int]], counts: list[int], places: Words) -> tuple[Words, Words, Words]:
+        """Cells [n, 2] of all new positions at once, and the running sums (of layer one, of the digest). ``places``: their
+        positions and tokens."""
+        positions, tokens = places
+        columns = [(track.adapter, track.total, track.accs[start - 1] if start else _ZERO) for track, start, _ in todo]
+        words, totals, before = np.array(columns, np.uint64).T
         is_single = len(positions) == len(todo)
         if not is_single:
             words = np.repeat(words, counts)
-        a = mix((positions.astype(np.uint64) << _U32) + tokens) + words
+        x = positions << _U32
+        x += tokens
+        x = mix(x)
+        x += words
         if any(track.media is not None for track, _, _ in todo):
-            a ^= np.concatenate([_media_slice(track, start, end) for track, start, end in todo])
-        a = mix(a)
-        totals = np.array([track.total for track, _, _ in todo], np.uint64)
+            x ^= np.concatenate([_media_slice(track, start, end) for track, start, end in todo])
+        cells = np.empty((2, len(positions)), np.uint64)
+        a = cells[0] = mix(x)
         sums = a + totals if is_single else _running(a, totals, counts)
-        b = mix(a ^ mix(sums))
-        u, v = self._multipliers[0][positions], self._multipliers[1][positions]
-        terms = u * a + v * b
-        before = np.array([track.accs[start - 1] if start else 0 for track, start, _ in todo], np.uint64)
-        return a, sums, (terms + before if is_single else _running(terms, before, counts)), b
+        cells[1] = mix(a ^ mix(sums))
+        weighed = self._multipliers.take(positions.astype(np.int64), axis=1)
+        weighed *= cells
+        terms = weighed[0] + weighed[1]
+        return cells.T, sums, (terms + before if is_single else _running(terms, before, counts))
 
     def next_tokens(self, tracks: Sequence[Track], lengths: Sequence[int]) -> list[int]:
         """The token that follows the first ``length`` cells of each track."""
@@ -187,18 +188,50 @@ class Law:
             return []
         accs = np.array([track.accs[length - 1] for track, length in zip(tracks, lengths, strict=True)], np.uint64)
         digests = mix(accs + np.array(lengths, np.uint64))
-        logits = (mix(digests[:, None] ^ self._token_words) >> _U11).astype(np.float64) * 2.0**-50
-        for row, (track, length) in enumerate(zip(tracks, lengths, strict=True)):
-            sampling = track.request.sampling
-            if sampling.stop_token_ids and length - len(track.request.prompt) < sampling.min_tokens:
-                logits[row, [token for token in sampling.stop_token_ids if token < self.vocab_size]] = -np.inf
-            if sampling.temperature > 0:
-                top = logits[row].max()
-                if top == -np.inf:
-                    continue  # everything is masked: token 0
-                logits[row] = (logits[row] - top) / sampling.temperature + track.gumbel(length, self.vocab_size)
-        chosen: list[int] = logits.argmax(axis=1).tolist()
+        scores = (mix(digests[:, None] ^ self._token_words) >> _U11).astype(np.float64)
+        scores *= 2.0**-50
+        self._mask(scores, tracks, lengths)
+        self._perturb(scores, tracks, lengths)
+        chosen: list[int] = scores.argmax(axis=1).tolist()
         return chosen
+
+    def _mask(self, logits: npt.NDArray[np.float64], tracks: Sequence[Track], lengths: Sequence[int]) -> None:
+        """Stop tokens before `min_tokens` are out can not be chosen."""
+        for row, track in enumerate(tracks):
+            if track.masks_below > lengths[row]:
+                stops = track.request.sampling.stop_token_ids
+                logits[row, [token for token in stops if token < self.vocab_size]] = -np.inf
+
+    def _perturb(self, logits: npt.NDArray[np.float64], tracks: Sequence[Track], lengths: Sequence[int]) -> None:
+        """Logits become scores where a temperature is given. Rows with everything masked stay: token 0."""
+        rows = [row for row, track in enumerate(tracks) if track.temperature > 0]
+        if not rows:
+            return
+        part = logits[rows]
+        top = part.max(axis=1)
+        if top.min() == -np.inf:
+            rows = [row for row, highest in zip(rows, top.tolist(), strict=True) if highest != -np.inf]
+            part = logits[rows]
+            top = part.max(axis=1, initial=-np.inf)
+        part -= top[:, None]
+        part /= np.array([tracks[row].temperature for row in rows])[:, None]
+        for place, row in enumerate(rows):
+            part[place] += self._gumbel(tracks[row], lengths[row])
+        logits[rows] = part
+
+    def _gumbel(self, track: Track, position: int) -> npt.NDArray[np.float64]:
+        """The Gumbel noise of each token at one position. It depends on the address alone, so it is kept for others."""
+        page, place = divmod(position, _NOISE_PAGE)
+        key = (track.request.sampling.seed, track.choice, page)
+        noise = self._noise.get(key)
+        if noise is None:
+            if len(self._noise) >= _NOISE_PAGES:
+                self._noise.clear()
+            positions = np.arange(page * _NOISE_PAGE, (page + 1) * _NOISE_PAGE)
+            uniform = uniforms(key[0], track.choice, positions, SAMPLE, self.vocab_size)
+            noise = self._noise[key] = -np.log(-np.log(uniform))
+        row: npt.NDArray[np.float64] = noise[place]
+        return row
 
 
 def _multipliers(length: int) -> Words:

@@ -54,22 +54,36 @@ class SchedulerModel:
         found: Violation | None = None
         begun: list[Key] = []
         position = 0
-        for row, request in enumerate(plan.requests):
-            key = (request.request_id, plan.choices[row], plan.incarnations[row])
-            count, pending = plan.num_tokens[row], plan.num_pending[row]
-            tokens = plan.token_ids[position : position + count - pending]
-            position += count - pending
-            wrong = self._judge_row(key, step, row, tokens)
-            found = found or wrong
-            if key not in self._requests.live:
-                continue
-            self._requests.live[key].epoch = plan.epochs[row]
-            if key not in self._scheduled:
-                begun.append(key)
-            self._scheduled[key] = plan.starts[row] + count
-            if self._scheduled[key] >= len(request.prompt) - 1:
-                self._forkable.add((key[0], key[2]))
-            self._ahead[key] = self._ahead.get(key, 0) + plan.samples[row]
+        live, scheduled, ahead = self._requests.live, self._scheduled, self._ahead
+        rows = zip(plan.requests, plan.choices, plan.incarnations, plan.epochs, plan.starts, plan.num_tokens, strict=True)
+        for row, (request, choice, incarnation, epoch, start, count) in enumerate(rows):
+            key = (request.request_id, choice, incarnation)
+            known = count - plan.num_pending[row]
+            tokens = plan.token_ids[position : position + known]
+            position += known
+            facts = live.get(key)
+            is_plain = (  # a decode that goes on: by far the most rows
+                count == 1
+                and facts is not None
+                and facts.epoch == epoch
+                and scheduled.get(key) == start
+                and plan.samples[row]
+                and not plan.hit_blocks[row]
+                and start + 1 == len(request.prompt) + len(facts.emitted) + ahead.get(key, 0)
+                and (not tokens or (bool(facts.emitted) and tokens[0] == facts.emitted[-1]))
+                and bool(tokens) != (ahead.get(key, 0) > 0)
+            )
+            if not is_plain:
+                found = found or self._judge_row(key, step, row, tokens)
+                if facts is None:
+                    continue
+                facts.epoch = epoch
+                if key not in scheduled:
+                    begun.append(key)
+                if start + count >= len(request.prompt) - 1:
+                    self._forkable.add((key[0], key[2]))
+            scheduled[key] = start + count
+            ahead[key] = ahead.get(key, 0) + plan.samples[row]
         self._count_overtakes([key for key in begun if (key, self._requests.live[key].epoch) not in self._begun])
         self._begun.update((key, self._requests.live[key].epoch) for key in begun)
         for key in begun:
