@@ -23,21 +23,22 @@ def main(arguments: list[str]) -> None:
     began = time.monotonic()
     path, number = Path(arguments[0]), int(arguments[1])
     data = next(item for item in json.loads(path.read_text(encoding="utf-8")) if item["number"] == number)
-    result = run_mutant(Mutant(**data["payload"]["mutant"]), tuple(data["payload"]["sources"]), data["seed"])
+    payload = data["payload"]
+    result = run_mutant(Mutant(**payload["mutant"]), payload["stories"], tuple(payload["sources"]), data["seed"])
     from ci.jobs import load_jobs, write_report
 
     job = next(job for job in load_jobs(path) if job.number == number)
     write_report(job, path.parent, {"mutant": result.to_json()}, began)
 
 
-def run_mutant(mutant: Mutant, sources: tuple[str, ...], seed: int, root: Path = ROOT) -> MutantResult:
+def run_mutant(mutant: Mutant, stories: str, sources: tuple[str, ...], seed: int) -> MutantResult:
     """The mutant's fate. Whatever goes wrong before the hunt is no kill."""
     began = time.monotonic()
     try:
-        install(mutant, root)
+        install(mutant, ROOT)
         from ci.mutants.hunt import hunt
 
-        found: dict[str, Any] = hunt(sources, seed)
+        found: dict[str, Any] = hunt(stories, sources, seed)
     except (StaleMutant, MutationTooLate) as error:
         return MutantResult(mutant.id, mutant.origin, Fate.STALE, note=str(error))
     except Exception as error:

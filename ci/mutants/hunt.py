@@ -1,4 +1,4 @@
-"""The hunt for whatever is wrong: the suites of profile quick, shortest first, seed after seed, until the first kill.
+"""The hunt for whatever is wrong: stories one by one, then whole suites of profile quick, until the first kill.
 
 Owns what counts as a kill: a predicate of the catalogue, or a statistical test over a run. An exception of the target or of
 a suite does not. It knows nothing of mutants: it would hunt any bug like this.
@@ -7,61 +7,98 @@ a suite does not. It knows nothing of mutants: it would hunt any bug like this.
 from __future__ import annotations
 
 import importlib
-import itertools
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ci.mutants.mutant import Fate
+from models.build import world_from
+from models.shrink import shrink_world
 from properties.suite import CheckResult, Profile, Suite, SuiteContext
 from properties.verdict import Verdict
 
-_ROUNDS = 8  # each with another seed; the time limit of the process usually ends it earlier
+HUNT_S = 30.0  # nothing new is begun after this long: it survived
+_SHRINK_S = 12.0
 
 
-def hunt(sources: Sequence[str], seed: int) -> dict[str, Any]:
-    """The columns of a `MutantResult` that the hunt fills in."""
-    crashes: list[str] = []
-    for suite, stage_seed in stages(sources, seed):
+class Crashed(Exception):
+    """A story or suite ended with an exception: neither a kill nor the end of the hunt."""
+
+
+def hunt(stories: str, sources: Sequence[str], seed: int, now: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+    """The columns of a `MutantResult` that the hunt fills in. ``stories``: a module with `sequence`, or "" for none;
+    ``sources``: modules with `SUITES`."""
+    ends_s = now() + HUNT_S
+    crash = ""
+    for stage in _stages(stories, sources, seed):
+        if now() >= ends_s:
+            return {"fate": Fate.SURVIVED, "note": f"not killed within {HUNT_S:g} s" + (f"; {crash}" if crash else "")}
         try:
-            result = suite.run(SuiteContext(Profile.QUICK, stage_seed))
-        except Exception as error:
-            crashes.append(f"{suite.id}: {type(error).__name__}: {error}")
+            kill = stage()
+        except Crashed as error:
+            crash = crash or f"a crash, which proves nothing: {error}"
             continue
-        if kill := kill_in(result):
+        if kill is not None:
             return kill
-        crashes += [f"{suite.id}: {failure.violation.sentence}" for failure in result.failures]
-    note = f"crashed, which proves nothing: {crashes[0]}" if crashes else "every suite of the hunt was valid"
-    return {"fate": Fate.SURVIVED, "note": note}
+    return {"fate": Fate.SURVIVED, "note": crash or "every suite of the hunt was valid"}
 
 
-def stages(sources: Sequence[str], seed: int) -> Iterator[tuple[Suite, int]]:
-    """Shortest suites first; then everything again from the next seed."""
-    suites: list[Suite] = []
+def _stages(stories: str, sources: Sequence[str], seed: int) -> Iterator[Callable[[], dict[str, Any] | None]]:
+    if stories:
+        for story in importlib.import_module(stories).sequence(seed):
+            yield lambda story=story: _hear(story)  # type: ignore[misc]  # mypy can not infer a lambda's default
     for source in sources:
-        suites += [suite for suite in importlib.import_module(source).SUITES if Profile.QUICK in suite.profiles]
-    suites.sort(key=lambda suite: suite.share_s)
-    return ((suite, seed + number) for number, suite in itertools.product(range(_ROUNDS), suites))
+        suites = (suite for suite in importlib.import_module(source).SUITES if Profile.QUICK in suite.profiles)
+        for suite in sorted(suites, key=lambda suite: suite.share_s):
+            yield lambda suite=suite: _run(suite, seed)  # type: ignore[misc]  # as above
+
+
+def _hear(story: Any) -> dict[str, Any] | None:
+    """Runs one story in a world of its own; a violation is shrunk."""
+    try:
+        world = world_from(story.spec)
+        world.run(story.ops)
+    except Exception as error:
+        raise Crashed(f"{story.name}: {type(error).__name__}: {error}") from error
+    violation = world.violation
+    if violation is None:
+        return None
+    if not is_of_the_catalogue(violation.invariant):
+        raise Crashed(f"{story.name}: {violation.sentence}")
+    told = story.ops[: world.ops + world.noops]
+    shrunk = shrink_world(story.spec, told, violation, max_seconds=_SHRINK_S)
+    return _killed(violation.invariant, violation.name, story.name, ops=len(told), shrunk=len(shrunk.ops))
+
+
+def _run(suite: Suite, seed: int) -> dict[str, Any] | None:
+    try:
+        result = suite.run(SuiteContext(Profile.QUICK, seed))
+    except Exception as error:
+        raise Crashed(f"{suite.id}: {type(error).__name__}: {error}") from error
+    kill = kill_in(result)
+    if kill is None and result.failures:
+        raise Crashed(f"{suite.id}: {result.failures[0].violation.sentence}")
+    return kill
 
 
 def kill_in(result: CheckResult) -> dict[str, Any] | None:
     """The first thing in a result that counts as a kill."""
     for failure in result.failures:
-        if is_of_the_catalogue(failure.violation.invariant):
-            return {
-                "fate": Fate.KILLED,
-                "by": failure.violation.invariant,
-                "by_name": failure.violation.name,
-                "where": result.id,
-                "ops": failure.ops_found or len(failure.ops),
-                "shrunk": len(failure.ops),
-            }
+        violation = failure.violation
+        if is_of_the_catalogue(violation.invariant):
+            found = failure.ops_found or len(failure.ops)
+            return _killed(violation.invariant, violation.name, result.id, ops=found, shrunk=len(failure.ops))
     for statistic in result.statistics:
         if statistic.verdict is Verdict.INVALID:
-            return {"fate": Fate.KILLED, "by": statistic.id, "by_name": statistic.null, "where": result.id}
+            return _killed(statistic.id, statistic.null, result.id)
     return None
 
 
+def _killed(by: str, by_name: str, where: str, ops: int | None = None, shrunk: int | None = None) -> dict[str, Any]:
+    return {"fate": Fate.KILLED, "by": by, "by_name": by_name, "where": where, "ops": ops, "shrunk": shrunk}
+
+
 def is_of_the_catalogue(invariant: str) -> bool:
-    """Whether the identifier is one of docs/invariants.md: two letters, a dash, a number."""
+    """Whether the identifier is one of the invariant catalogue: two letters, a dash, a number."""
     letters, _, number = invariant.partition("-")
     return len(letters) == 2 and letters.isupper() and number.isdecimal()

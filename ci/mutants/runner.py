@@ -24,7 +24,8 @@ from ci.progress import progress_for
 from engine_under_test.errors import BadInput
 from properties.suite import Profile
 
-HUNTING_SUITES = ("models.suites", "differential.suites")
+STORIES = "ci.mutants.stories"
+SUITES = ("differential.suites", "models.suites")  # after the stories
 _SHARE_S = 8.0
 _POLL_S = 0.1
 
@@ -40,17 +41,15 @@ def select(ids: Sequence[str], mutants: tuple[Mutant, ...] = MUTANTS) -> tuple[M
     return tuple(known[name] for name in dict.fromkeys(ids)) or mutants
 
 
-def mutant_job(mutant: Mutant, number: int, seed: int, sources: tuple[str, ...] = HUNTING_SUITES) -> Job:
+def mutant_job(mutant: Mutant, number: int, seed: int, stories: str = STORIES, sources: tuple[str, ...] = SUITES) -> Job:
     """The job that hunts one mutant."""
-    payload: dict[str, Any] = {"mutant": dataclasses.asdict(mutant), "sources": list(sources)}
+    payload: dict[str, Any] = {"mutant": dataclasses.asdict(mutant), "stories": stories, "sources": list(sources)}
     return Job(number, Role.MUTANT, mutant.id, f"mutant {mutant.id}", "", Profile.QUICK, seed, _SHARE_S, payload=payload)
 
 
-def hunt_all(
-    mutants: tuple[Mutant, ...], seed: int, workers: int, console: Console, sources: tuple[str, ...] = HUNTING_SUITES
-) -> tuple[MutantResult, ...]:
+def hunt_all(mutants: tuple[Mutant, ...], seed: int, workers: int, console: Console) -> tuple[MutantResult, ...]:
     """The fate of each, in the order given."""
-    jobs = tuple(mutant_job(mutant, number, seed, sources) for number, mutant in enumerate(mutants))
+    jobs = tuple(mutant_job(mutant, number, seed) for number, mutant in enumerate(mutants))
     progress = progress_for(console)
     with tempfile.TemporaryDirectory(prefix="assay-mutants-") as folder:
         pool = Pool(jobs, Path(folder), workers=min(workers, max(1, len(jobs))), hash_seed=0)

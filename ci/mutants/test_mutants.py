@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,15 @@ import pytest
 from ci import worker
 from ci.jobs import read_report, save_jobs
 from ci.mutants.catalogue import MUTANTS
-from ci.mutants.hunt import is_of_the_catalogue, kill_in
+from ci.mutants.hunt import hunt, is_of_the_catalogue, kill_in
 from ci.mutants.loader import StaleMutant, mutated_source
 from ci.mutants.mutant import Fate, Mutant, MutantResult
 from ci.mutants.runner import fate_of, mutant_job, select
+from ci.mutants.stories import sequence
 from ci.mutants.table import closing_line, table_lines, write_kills
 from ci.tree import ROOT
 from engine_under_test.errors import BadInput
+from models.build import world_from
 from properties.suite import CheckResult, Failure, Statistic
 from properties.verdict import Verdict, Violation
 
@@ -37,7 +40,7 @@ OFF_BY_ONE = Mutant(
 
 def hunted(mutant: Mutant, folder: Path) -> MutantResult:
     """The mutant's fate, found in a process of its own as in a gate."""
-    job = mutant_job(mutant, 0, seed=7, sources=("ci.doubles.counted",))
+    job = mutant_job(mutant, 0, 7, stories="", sources=("ci.doubles.counted",))
     path = save_jobs(folder, (job,))
     subprocess.run([sys.executable, "-m", "ci.mutants.child", str(path), "0"], cwd=ROOT, check=True, timeout=30)
     return fate_of(mutant.id, mutant.origin, read_report(job, folder), "no report")
@@ -60,7 +63,7 @@ def test_a_wrong_sum_is_killed_by_the_predicate_that_counts_again(tmp_path: Path
         pytest.param({"snippet": "number"}, Fate.STALE, "found 5 times", id="not unique"),
         pytest.param({"file": "ci/doubles/nothing.py"}, Fate.STALE, "there is no ci/doubles/nothing.py", id="no file"),
         pytest.param({"replacement": "found +="}, Fate.BROKEN, "nothing ran: SyntaxError", id="no Python"),
-        pytest.param({"replacement": "raise KeyError(number)"}, Fate.SURVIVED, "crashed, which proves nothing", id="a crash"),
+        pytest.param({"replacement": "raise KeyError(number)"}, Fate.SURVIVED, "a crash, which proves nothing", id="a crash"),
     ],
 )
 def test_no_kill_is_what_comes_of(tmp_path: Path, change: dict[str, str], fate: Fate, note: str) -> None:
@@ -99,6 +102,19 @@ def test_a_statistical_test_over_a_run_kills_too() -> None:
     assert kill["by"] == "law"
 
 
+def test_nothing_is_begun_after_thirty_seconds() -> None:
+    clock = iter([0.0, 31.0])
+    result = hunt("", ("ci.doubles.counted",), 7, now=lambda: next(clock))
+    assert (result["fate"], result["note"]) == (Fate.SURVIVED, "not killed within 30 s")
+
+
+def test_the_stories_of_the_hunt_can_be_told_and_break_nothing_on_the_engine_as_it_is() -> None:
+    for story in islice(sequence(3), 12):
+        world = world_from(story.spec)
+        world.run(story.ops[:60])
+        assert world.violation is None, story.name
+
+
 def test_an_unknown_name_is_answered_by_the_closest() -> None:
     with pytest.raises(BadInput, match="did you mean off-by-one"):
         select(("off-by-on",), (OFF_BY_ONE,))
@@ -120,13 +136,13 @@ def test_the_table_says_who_killed_and_after_how_many_operations(tmp_path: Path,
 
 def test_a_hunt_without_an_end_is_a_survivor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endless = replace(OFF_BY_ONE, replacement="while True:\n            pass")
-    job = mutant_job(endless, 0, 7, ("ci.doubles.counted",))
+    job = mutant_job(endless, 0, 7, "", ("ci.doubles.counted",))
     save_jobs(tmp_path, (job,))
-    monkeypatch.setattr(worker, "HUNT_S", 1.0)
+    monkeypatch.setattr(worker, "HUNT_LIMIT_S", 1.0)
     began = time.monotonic()
     worker._run_in_child(job, tmp_path)
     report = read_report(job, tmp_path)
     assert report is not None
     assert report.mutant is not None
-    assert (report.mutant["verdict"], report.mutant["note"]) == ("survived", "not killed within 1 s")
+    assert (report.mutant["verdict"], report.mutant["note"]) == ("survived", "its hunt did not end within 1 s")
     assert time.monotonic() - began < 10

@@ -1,0 +1,45 @@
+"""The stories of the hunt, in the order in which they are told: short walks, the directed stories, longer walks.
+
+Owns the order. The stories are those of `models/`, told as they are; none was written for a mutant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+from models.refusals import refusal_stories
+from models.scenarios import Scenario, odd_hash_stories, stories
+from models.walk import walk_ops
+from models.walk_suite import SHAPES
+from properties.op import Op
+
+_SHORT, _LONG = 250, 900  # operations
+_LONG_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A world, by its spec for `models.build.world_from`, and what is done in it."""
+
+    name: str
+    spec: dict[str, Any]
+    ops: tuple[Op, ...]
+
+
+def sequence(seed: int) -> Iterator[Story]:
+    """Every story, in order."""
+    directed = chain(stories(1), odd_hash_stories("two_bit", 1), odd_hash_stories("constant", 1), refusal_stories(1))
+    longer = (_walks(seed + number, _LONG) for number in range(1, 1 + _LONG_ROUNDS))
+    return chain(_walks(seed, _SHORT), map(_of_scenario, directed), chain.from_iterable(longer))
+
+
+def _walks(seed: int, num_ops: int) -> Iterator[Story]:
+    for label, shape in SHAPES.items():
+        yield Story(f"walk {label}#{seed:#x}", shape.spec(), tuple(islice(walk_ops(seed, shape), num_ops)))
+
+
+def _of_scenario(scenario: Scenario) -> Story:
+    return Story(f"story {scenario.name}", scenario.spec, scenario.ops)
