@@ -12,9 +12,14 @@ Table = tuple[int, ...]
 
 
 class AllocatorModel:
-    """Holders of blocks. A choice holds its table; a source of a copy on write stays held until its plan has landed."""
+    """Holders of blocks. A choice holds its table; a source of a copy on write stays held until its plan has landed.
 
-    def __init__(self) -> None:
+    ``is_remapped``: the target may go on with another block than the plan's, so that holders can not be told from plans; only
+    `let_go_now` says there when a block was let go.
+    """
+
+    def __init__(self, is_remapped: bool = False) -> None:
+        self._is_remapped = is_remapped
         self.tables: dict[Key, Table] = {}
         self._holders: dict[int, set[Key]] = {}
         self._sources: dict[Key, set[int]] = {}
@@ -23,7 +28,9 @@ class AllocatorModel:
 
     def released_at(self, block: int) -> int | None:
         """A number that rises with every release; equal for blocks whose order of release nobody promised."""
-        return None if block in self._holders else self._released.get(block, 0)
+        if block in self._holders and not self._is_remapped:
+            return None
+        return self._released.get(block, 0)
 
     def is_held(self, block: int) -> bool:
         return block in self._holders
@@ -79,11 +86,12 @@ class AllocatorModel:
             released += self._let_go(key, blocks, is_alone=len(keys) == 1)
         return released
 
-    def left_quarantine(self, blocks: Iterable[int]) -> None:
-        """The last use ended: for the order of eviction, only now are they released."""
+    def let_go_now(self, blocks: Iterable[int]) -> None:
+        """Blocks whose last use ended at this instant (a quarantine, a lock): for the order of eviction, they are released
+        now, all at once."""
         self._clock += 1
         for block in blocks:
-            if block not in self._holders:
+            if self._is_remapped or block not in self._holders:
                 self._released[block] = self._clock
 
     def clear(self) -> None:
@@ -102,7 +110,8 @@ class AllocatorModel:
             holders.discard(key)
             if not holders:
                 del self._holders[block]
-                self._clock += is_alone
-                self._released[block] = self._clock
+                if not self._is_remapped:
+                    self._clock += is_alone
+                    self._released[block] = self._clock
                 released.append(block)
         return released

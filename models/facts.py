@@ -37,7 +37,7 @@ class ModelFacts:
     def __init__(self, caps: Caps, hasher: Callable[[bytes], bytes] | None) -> None:
         self.caps = caps
         self.requests = RequestModel(caps)
-        self.allocator = AllocatorModel()
+        self.allocator = AllocatorModel(caps.reference_model is ReferenceModel.PATH_LOCK)
         self.prefix = PrefixModel(caps, hasher)
         self.scheduler = SchedulerModel(self.requests, caps.block_size)
         self.clock_s = 0.0
@@ -199,7 +199,7 @@ class ModelFacts:
         if before.quarantined:
             left = [block for block in before.quarantined if block not in after.quarantined]
             if left:
-                self.allocator.left_quarantine(left)
+                self.allocator.let_go_now(left)
                 self.prefix.released(left, after.cached)
         if self.caps.evicts_on_demand and before.free != after.free:
             self.prefix.emptied(list(set(after.free).difference(before.free)))
@@ -217,6 +217,15 @@ class ModelFacts:
 
     def _ended(self, keys: Sequence[Key], after: Snapshot) -> None:
         self.prefix.released(self.allocator.release(keys), after.cached)
+        if self.caps.reference_model is ReferenceModel.PATH_LOCK:
+            self._unlocked(keys, after)
         for key in keys:
             self.scheduler.ended(key)
             self.prefix.ended(key)
+
+    def _unlocked(self, keys: Sequence[Key], after: Snapshot) -> None:
+        """A tree may go on with its own page instead of the one that a plan computed: what was let go is what holds the same
+        content now."""
+        holding = {self.prefix.translate(entry): block for block, entry in after.cached.items()}
+        contents = [content for key in keys for content in self.prefix.chain_of(key)]
+        self.allocator.let_go_now([holding[content] for content in contents if content in holding])

@@ -70,7 +70,7 @@ class TestAllocator:
         for key, block in ((A, 1), (B, 2)):
             model.hold(key, (block,))
             model.release([key])
-        model.left_quarantine([1])
+        model.let_go_now([1])
         assert (model.released_at(1) or 0) > (model.released_at(2) or 0)
 
     def test_an_abandon_gives_back_what_the_plan_took(self) -> None:
