@@ -1,4 +1,4 @@
 """What must always hold, and the values it is judged from: operations, moments, histories, verdicts.
 
-Here: `invariants/` over a moment, `checkers.py` over a history. Not here: models, loops, an engine. Start reading at `moment.py`.
+Here: `invariants/` over a moment, `checkers.py` over a history. Not here: models, loops, an engine. Start with `moment.py`.
 """

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from functools import lru_cache
 from itertools import chain
 from typing import Final
 
-from engine_under_test.types import PADDING_BLOCK, Caps, EventKind, ReferenceModel
+from engine_under_test.types import PADDING_BLOCK, Caps, EventKind, ReferenceModel, Snapshot
 from properties.invariants.predicate import Predicate, blocks_named, predicate, violation
 from properties.invariants.reading import reading
 from properties.moment import Happening, Moment
@@ -54,10 +55,9 @@ def reference_counts_are_true(moment: Moment) -> Violation | None:
     if counts is None:
         return None
     tables = [sequence.table for sequence in (*after.running, *after.waiting)]
-    holders = Counter(chain(*tables, *after.reservations.values(), after.pinned))
-    total = sum(counts) - (counts[PADDING_BLOCK] if moment.caps.has_padding else 0)
-    if total == sum(holders.values()) and all(counts[block] == held for block, held in holders.items()):
+    if _recounted(tables, after, len(counts)) == counts:
         return None
+    holders = Counter(chain(*tables, *after.reservations.values(), after.pinned))
     for block, count in enumerate(counts):
         if count != holders[block] and not (block == PADDING_BLOCK and moment.caps.has_padding):
             names = [f"{s.request_id}/{s.choice}" for s in after.sequences() if block in s.table]
@@ -65,6 +65,18 @@ def reference_counts_are_true(moment: Moment) -> Violation | None:
             held_by = ", ".join(names + plans + ["a pin"] * after.pinned.count(block)) or "nobody"
             return violation("KV-2", f"block {block}", f"count {count}", f"{holders[block]}, held by {held_by}")
     return None
+
+
+def _recounted(tables: list[tuple[int, ...]], snapshot: Snapshot, num_counts: int) -> tuple[int, ...] | None:
+    """Counts as the holders make them, where each holder names blocks that exist; the padding block has none."""
+    counts = [0] * num_counts
+    try:
+        for blocks in (*tables, *snapshot.reservations.values(), snapshot.pinned):
+            for block in blocks:
+                counts[block] += 1
+    except IndexError:
+        return None
+    return tuple(counts)
 
 
 def blocks_are_freed_once(moment: Moment) -> Violation | None:
@@ -140,13 +152,17 @@ def padding_belongs_to_nobody(moment: Moment) -> Violation | None:
     Source: rvllm pull 32 (padded rows wrote the KV of a live slot 0).
     """
     after, now = moment.after, reading(moment.after)
-    places = [("held", now.held), ("free", now.free), ("cached", after.cached), ("quarantined", after.quarantined)]
+    places: list[tuple[str, Container[int]]] = [
+        ("held", now.held),
+        ("free", now.free),
+        ("cached", after.cached),
+        ("quarantined", after.quarantined),
+    ]
     if moment.planned is not None:
         plan, reservation = moment.planned.plan, moment.planned.reservation
-        places += [("a hit", blocks) for blocks in plan.hit_blocks if blocks]
-        places += [("in a planned table", table) for table in reservation.tables]
-        places += [("copied", copy[:2]) for copy in reservation.copies]
+        places.append(("in a planned table or hit", set(chain(*reservation.tables, *plan.hit_blocks))))
         places.append(("filled", reservation.fills))
+        places += [("copied", copy[:2]) for copy in reservation.copies]
         if reservation.slots and min(reservation.slots) < after.block_size:
             places.append(("written", (PADDING_BLOCK,)))
     for where, blocks in places:

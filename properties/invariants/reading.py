@@ -89,7 +89,9 @@ def touched_entries(moment: Moment) -> Mapping[int, PrefixEntry]:
         if known is moment:
             return entries
     before, after = moment.before.cached, moment.after.cached
-    found: Mapping[int, PrefixEntry] = {} if before is after or before == after else dict(after.items() - before.items())
+    found: Mapping[int, PrefixEntry] = {}
+    if before is not after and before != after:
+        found = {block: entry for block, entry in after.items() if before.get(block) is not entry}
     _TOUCHED.append((moment, found))
     return found
 
