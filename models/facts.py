@@ -37,7 +37,9 @@ class ModelFacts:
     def __init__(self, caps: Caps, hasher: Callable[[bytes], bytes] | None) -> None:
         self.caps = caps
         self.requests = RequestModel(caps)
-        self.allocator = AllocatorModel(caps.reference_model is ReferenceModel.PATH_LOCK)
+        self._is_tree = caps.reference_model is ReferenceModel.PATH_LOCK
+        self._path_lengths: dict[Key, int] = {}  # of a live choice, in a tree
+        self.allocator = AllocatorModel(self._is_tree)
         self.prefix = PrefixModel(caps, hasher)
         self.scheduler = SchedulerModel(self.requests, caps.block_size)
         self.clock_s = 0.0
@@ -104,6 +106,8 @@ class ModelFacts:
             key = (request.request_id, plan.choices[row], plan.incarnations[row])
             if key in live:
                 hold(key, tables[row])
+                if self._is_tree:
+                    self._path_lengths.setdefault(key, plan.starts[row])
 
     def committed(self, step: PlannedStep, result: StepResult, after: Snapshot) -> None:
         """A plan is committed: each row whose identity is still the present one counts."""
@@ -125,6 +129,8 @@ class ModelFacts:
                 self.prefix.released(self.allocator.landed(key), after.cached)
             tokens = result.tokens[row]
             self.scheduler.committed(key, end, plan.samples[row], len(tokens))
+            if self._is_tree:
+                self._path_lengths[key] = end
             if tokens and self.requests.advance(key, tokens):
                 ended.append(key)
         if ended:
@@ -217,7 +223,7 @@ class ModelFacts:
 
     def _ended(self, keys: Sequence[Key], after: Snapshot) -> None:
         self.prefix.released(self.allocator.release(keys), after.cached)
-        if self.caps.reference_model is ReferenceModel.PATH_LOCK:
+        if self._is_tree:
             self._unlocked(keys, after)
         for key in keys:
             self.scheduler.ended(key)
@@ -225,7 +231,12 @@ class ModelFacts:
 
     def _unlocked(self, keys: Sequence[Key], after: Snapshot) -> None:
         """A tree may go on with its own page instead of the one that a plan computed: what was let go is what holds the same
-        content now."""
+        content now, as far as the choice had hits or commits."""
         holding = {self.prefix.translate(entry): block for block, entry in after.cached.items()}
-        contents = [content for key in keys for content in self.prefix.chain_of(key)]
-        self.allocator.let_go_now([holding[content] for content in contents if content in holding])
+        let_go: list[int] = []
+        for key in keys:
+            facts, length = self.requests.ended[key], self._path_lengths.pop(key, 0)
+            tokens = (*facts.request.prompt, *facts.emitted)[:length]
+            contents = self.prefix.prompt_contents(facts.request, tokens)
+            let_go += [holding[content] for content in contents if content in holding]
+        self.allocator.let_go_now(let_go)

@@ -141,10 +141,6 @@ class PrefixModel:
             found.append(parent)
         return tuple(found)
 
-    def chain_of(self, key: Key) -> tuple[Content, ...]:
-        """The contents of the full blocks that a live choice has committed."""
-        return tuple(self._chains.get(key, ()))
-
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _namespace(self, request: Request) -> bytes:
