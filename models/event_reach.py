@@ -259,9 +259,9 @@ class EventReach:
         plan_id = event.plan_id
         if event.kind is EventKind.ABANDONED:
             self._count(Reach.ABANDONED)
-        elif op.kind is OpKind.ROLLBACK:
+        elif op.kind is OpKind.ROLLBACK and not event.reason:
             self._count(Reach.ROLLED_BACK)
-        elif self._is_refusing:
+        elif self._is_refusing:  # a reservation that failed says why
             self._count(Reach.REFUSED_BLOCK)
             self._is_refusing = False
         if plan_id is None:

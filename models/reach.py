@@ -73,7 +73,7 @@ class Reach(StrEnum):
 
 FLOOR_PR = 50
 
-_SCALE = {Profile.QUICK: 0.1, Profile.PR: 1.0, Profile.NIGHTLY: 10.0}
+_SCALE = {Profile.QUICK: 0.1, Profile.PR: 1.0, Profile.NIGHTLY: 2.0}
 
 
 def floor(profile: Profile, at_pr: int = FLOOR_PR) -> int:

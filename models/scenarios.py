@@ -67,7 +67,8 @@ def door(block_size: int, budget: int, variant: int) -> Scenario:
     for number, length in enumerate(lengths):
         if length >= 1:
             ops += [add(f"r{number}", length, 2 if length < pool else 1, variant=variant, leaves_at=0), STEP, STEP, STEP]
-    ops += [add("long", num_blocks * block_size + 1), Op(OpKind.ADD, request=Request("empty", ())), DRAIN]
+    ops += [add("long", num_blocks * block_size + 1), Op(OpKind.ADD, request=Request("empty", ()))]
+    ops += [Op(OpKind.ADD, request=Request("odd", (VOCAB_SIZE,))), DRAIN]
     edges = (Reach.PROMPT_ONE, Reach.PROMPT_BLOCK, Reach.PROMPT_BLOCK_MORE, Reach.PROMPT_BLOCKS, Reach.PROMPT_BUDGET)
     reaches: tuple[Reach, ...] = (
         *edges,
@@ -146,7 +147,7 @@ def duplicates(block_size: int, num_full: int, hasher: str = "blake2b") -> Scena
 def trap(block_size: int, num_free: int, need: int, hasher: str = "blake2b") -> Scenario:
     """The free queue is `num_free` blocks that the next request is about to hit, and it needs `need` more."""
     num_cached = num_free + 1
-    num_blocks = num_cached + 4
+    num_blocks = num_cached + max(4, need)
     held = (num_blocks - num_free) * block_size
     ops = (
         add("x", num_cached * block_size + 1),
@@ -165,11 +166,13 @@ def trap(block_size: int, num_free: int, need: int, hasher: str = "blake2b") -> 
     return Scenario(name, world, ops, tuple(reach for reach, holds in reaches.items() if holds))
 
 
-def nothing_free(block_size: int, num_blocks: int) -> Scenario:
-    """Everything is held by a request whose prefix the next one would hit."""
-    length = num_blocks * block_size - 1
-    ops = (add("a", length, 2), STEP, add("c", length, 2), STEP, STEP, DRAIN)
-    return Scenario(f"nothing free {block_size=} {num_blocks=}", spec(num_blocks, block_size), ops, (Reach.FREE_NONE,))
+def nothing_free(block_size: int, num_blocks: int, lacking: int) -> Scenario:
+    """Everything is held by a request whose prefix the next one would hit; `lacking` slots of it are not written yet."""
+    length = num_blocks * block_size - lacking
+    ops = (add("a", length, lacking + 1), STEP, add("c", length, 2), STEP, STEP, DRAIN)
+    return Scenario(
+        f"nothing free {block_size=} {num_blocks=} {lacking=}", spec(num_blocks, block_size), ops, (Reach.FREE_NONE,)
+    )
 
 
 def reset(block_size: int, length: int, depth: int) -> Scenario:
@@ -270,8 +273,8 @@ def overlapped(block_size: int, depth: int, variant: int) -> Scenario:
     ops = (
         *(add("a", length, 5), add("b", length, 4), *launch, land(depth), *again, *(land(),) * depth),
         *(HOLD, *launch, abort("a"), *(land(),) * (depth + 1), add("c", length, 3), POLL, STEP, LET_GO, POLL),
-        *(*launch, Op(OpKind.ABANDON, k=depth // 2), STEP, *again, ROLLBACK, STEP),
-        *(add("d", length, 3), *launch, RESTART, *again, STEP, DRAIN, add("a", length, 2), DRAIN),
+        *(*launch, Op(OpKind.ABANDON, k=depth // 2), STEP, *again, STEP, DRAIN),
+        *(add("d", length, 3), ROLLBACK, *launch, RESTART, *again, STEP, DRAIN, add("a", length, 2), DRAIN),
     )
     reaches = (Reach.ABANDONED, Reach.RESTARTED, Reach.STALE_RESULT, Reach.ROLLED_BACK, Reach.QUARANTINED, Reach.ROW_DROPPED)
     deep = (Reach.DEPTH_ONE, Reach.DEPTH_TWO)[:depth]
@@ -306,22 +309,28 @@ def _without(switch: str, world: dict[str, Any]) -> dict[str, Any]:
     return {**world, "config": {**world["config"], switch: False}}
 
 
+def without_drains(base: Scenario) -> Scenario:
+    """`base` with enough steps for everything to end instead of each drain: a drain heals, so that nothing is refused in it."""
+    ops = tuple(each for op in base.ops for each in ((STEP,) * 9 if op == DRAIN else (op,)))
+    return replace(base, name=f"{base.name} without drains", ops=ops)
+
+
 def refused_block(base: Scenario, k: int) -> Scenario:
-    """`base` once more, where the k-th block is refused."""
-    return replace(base, name=f"{base.name} refuse {k=}", ops=(Op(OpKind.REFUSE_BLOCK, k=k), *base.ops), reaches=())
+    """`base` once more, where the k-th block is refused; drained in the end."""
+    ops = (Op(OpKind.REFUSE_BLOCK, k=k), *base.ops, DRAIN)
+    return replace(base, name=f"{base.name} refuse {k=}", ops=ops, reaches=(Reach.REFUSED_BLOCK,))
 
 
 # ---- the list ------------------------------------------------------------------------------------------------------------
 
 
 def stories(copies: int) -> Iterator[Scenario]:
-    """Every story in the shapes that reach its floor; `copies` 1 is enough for a few of each, 10 for the floors of pr."""
-    for family in _FAMILIES:
-        yield from family(copies)
+    """Every story once, in the shapes that reach its floor; `copies` 1 is enough for the floors of quick, 6 for those of pr."""
+    yield from {story.name: story for family in _FAMILIES for story in family(copies)}.values()
 
 
 def _door(copies: int) -> Iterator[Scenario]:
-    for block_size, budget, variant in product((1, 2, 3, 4, 5, 8), (4, 7), range(copies // 2 + 1)):
+    for block_size, budget, variant in product((1, 2, 3, 4, 5, 8), (4, 7, 10), range(copies // 2 + 1)):
         yield door(block_size, budget, variant)
 
 
@@ -337,7 +346,8 @@ def _cache(copies: int) -> Iterator[Scenario]:
             yield diverging(block_size, 2 * block_size + inside, extra)
     for block_size, num_full in product((1, 2, 3, 4, 5), range(1, copies + 2)):
         yield duplicates(block_size, num_full)
-        yield nothing_free(block_size + 1, num_full + 1)
+        yield nothing_free(block_size + 1, num_full + 1, 1)
+        yield nothing_free(block_size + 2, num_full + 1, 2)
     for block_size, num_free in product((2, 3, 4, 5, 6), range(1, copies + 2)):
         for need in (1, num_free, num_free + 1):
             yield trap(block_size, num_free, need)
@@ -351,10 +361,16 @@ def _resets_and_aborts(copies: int) -> Iterator[Scenario]:
 
 
 def _preemptions(copies: int) -> Iterator[Scenario]:
-    for block_size, num_full in product((1, 2, 3, 4), range(2, 3 + copies)):
-        for num_tokens, extra in product(range(2, (num_full + 2) * block_size + 1), (0, 1)):
+    for block_size, num_full in product((1, 2), range(2, 3 + copies)):
+        for num_tokens in range(3, 3 + 3 * block_size):
+            yield preempted(block_size, num_full, num_tokens, extra=1)
+            yield preempted(block_size, num_full, num_tokens + block_size)
+    for block_size, num_full, extra in product((3, 4), range(2, 3 + copies), (0, 1)):
+        whole = (num_full + 1 + extra) * block_size  # the earlier one goes on for so long that it evicts everything
+        for num_tokens in (block_size + extra, block_size + 2, 2 * block_size, whole, whole + 1, whole + 2):
             yield preempted(block_size, num_full, num_tokens, extra)
-        yield aborted_waiting(block_size, num_full + 1)
+    for block_size, num_full in product((1, 2, 3, 4), range(3, 4 + 2 * copies)):
+        yield aborted_waiting(block_size, num_full)
 
 
 def _choices(copies: int) -> Iterator[Scenario]:
@@ -393,10 +409,8 @@ def odd_hash_stories(hasher: str, copies: int) -> Iterator[Scenario]:
         yield preempted(block_size, 2 + extra % 3, 3 * block_size, 0, hasher)
 
 
-def refusal_bases() -> Iterator[Scenario]:
-    """The small worlds in which every single block is refused once, in turn."""
-    yield preempted(2, 2, 5)
-    yield forked(2, 4, 2, is_aborted=False)
-    yield duplicates(2, 2)
-    deep = overlapped(2, 2, 0)
-    yield deep
+def refusal_bases(copies: int) -> Iterator[Scenario]:
+    """Small worlds, each short enough to refuse every block of it in turn."""
+    bases = (preempted(2, 2, 5), forked(2, 4, 2, is_aborted=False), duplicates(2, 2))
+    deep = (overlapped(2, depth, 0) for depth in (0, 1, 2)[: max(1, copies - 1)])
+    yield from map(without_drains, (*bases, *deep))

@@ -181,3 +181,16 @@ def world_specs(
     """What `models.build.world_from` builds a small world of a target from."""
     config = draw(engine_configs(max_plans_in_flight=max_plans_in_flight, switches=switches))
     return {"target": target, "config": config, "hasher": draw(st.sampled_from(list(hashers)))}
+
+
+@st.composite
+def radix_specs(draw: st.DrawFn) -> dict[str, Any]:
+    """Small worlds of the radix target, whose block is one token."""
+    max_num_seqs = draw(st.integers(1, 5))
+    config = {
+        "num_blocks": draw(st.integers(4, 40)),
+        "max_num_seqs": max_num_seqs,
+        "max_tokens_per_step": max(max_num_seqs, draw(st.sampled_from([1, 3, 5, 8, 16]))),
+        "vocab_size": 16,
+    }
+    return {"target": "radix", "config": config, "hasher": "blake2b"}

@@ -199,8 +199,8 @@ GOOD_AND_BAD: dict[Reach, tuple[Story, Story]] = {
         [*HELD, (RESET, [])],
     ),
     Reach.REFUSED_BLOCK: (
-        [*HELD, (Op(OpKind.REFUSE_BLOCK, k=1), []), (PLAN, [Event(EventKind.ROLLED_BACK, plan_id=2)])],
-        [*HELD, (Op(OpKind.REFUSE_BLOCK, k=0), []), (PLAN, [Event(EventKind.ROLLED_BACK, plan_id=2)])],
+        [*HELD, (Op(OpKind.REFUSE_BLOCK, k=1), []), (PLAN, [Event(EventKind.ROLLED_BACK, plan_id=2, reason="refused")])],
+        [*HELD, (Op(OpKind.REFUSE_BLOCK, k=0), []), (PLAN, [Event(EventKind.ROLLED_BACK, plan_id=2, reason="refused")])],
     ),
     Reach.DEADLINE: (
         [*HELD, (STEP, [finished("a", FinishReason.DEADLINE)])],

@@ -7,7 +7,7 @@ a machine may know of the state when it chooses the next operation. Never choose
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from engine_under_test.types import Caps, Event, Snapshot
@@ -15,6 +15,7 @@ from models.build import world_from
 from models.event_reach import EventReach
 from models.reach import disagreements
 from models.witness import COUNTED_BY_BOTH, Witness
+from models.world import World
 from properties.history import History, OpRecord
 from properties.op import Op, OpKind
 from properties.verdict import Violation
@@ -23,10 +24,10 @@ from properties.verdict import Violation
 class Driver:
     """One world under way. ``ops`` are those applied so far, no-ops included: a replay needs no more than them."""
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Mapping[str, Any], build: Callable[..., World] = world_from) -> None:
         self.spec = dict(spec)
         self.witness = Witness()
-        self.world = world_from(spec, on_moment=self.witness.see)
+        self.world = build(spec, on_moment=self.witness.see)
         self.ops: list[Op] = []
         self._early: set[int] = set()  # plans whose result was handed in
         self.has_unsent = False

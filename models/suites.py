@@ -1,0 +1,138 @@
+"""The suites of this folder: how much of what in which profile, which floors each must reach, and what makes a verdict.
+
+Owns sizes and floors. What is drawn stands in the machines, what is told in `models.scenarios`, what is counted in
+`models.reach`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from models.machines.directed import run_stories
+from models.machines.engine import EngineMachine
+from models.machines.kv import KvMachine
+from models.machines.portable import PortableMachine
+from models.machines.portable_worlds import PortableAssayMachine, RadixMachine
+from models.machines.running import run_machine
+from models.machines.scheduler import SchedulerMachine
+from models.machines.tally import Tally
+from models.reach import FLOOR_PR, Reach, missed
+from models.refusals import refusal_stories
+from models.scenarios import Scenario, odd_hash_stories, stories
+from models.shrink import shrink_world
+from models.trace.suite import SUITE as TRACE
+from models.walk_suite import WALK
+from properties.suite import CheckResult, Failure, Profile, Suite, SuiteContext
+from properties.verdict import Verdict
+
+_SHRINK_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSize:
+    """Work of a machine in profile pr; quick and nightly are shares and multiples of it."""
+
+    examples: int
+    steps: int = 50
+
+    def at(self, profile: Profile) -> int:
+        return max(1, round(self.examples * {Profile.QUICK: 0.1, Profile.PR: 1, Profile.NIGHTLY: 20}[profile]))
+
+
+_COPIES = {Profile.QUICK: 1, Profile.PR: 6, Profile.NIGHTLY: 12}
+
+# What a random machine of each kind reaches whatever its seed; the directed stories guarantee the floors of the whole.
+MACHINE_FLOOR_PR = 10
+KV_FLOORS = (Reach.COPIED, Reach.ROLLED_BACK, Reach.ABANDONED, Reach.QUARANTINED, Reach.REFUSED_BLOCK, Reach.DEPTH_ONE)
+SCHEDULER_FLOORS = (Reach.PROMPT_BUDGET, Reach.REUSED_IDENTIFIER, Reach.DEPTH_ONE, Reach.QUARANTINED)
+ENGINE_FLOORS = (*KV_FLOORS, Reach.STALE_RESULT, Reach.REUSED_IDENTIFIER, Reach.SAME_PROMPT_TWICE)
+PORTABLE_FLOORS = (Reach.PROMPT_ONE, Reach.REUSED_IDENTIFIER, Reach.SAME_PROMPT_TWICE, Reach.REFUSED_OTHERWISE)
+_NOT_DIRECTED = (Reach.REFUSED_BLOCK, Reach.HASH_TWO_BIT, Reach.HASH_CONSTANT)
+DIRECTED_FLOORS = tuple(name for name in Reach if name not in _NOT_DIRECTED)
+
+
+def result_of(
+    identifier: str,
+    tally: Tally,
+    context: SuiteContext,
+    floors: Iterable[Reach],
+    *,
+    at_pr: int = FLOOR_PR,
+    astray: Iterable[str] = (),
+    note: str = "",
+) -> CheckResult:
+    """A valid run with anything missed, or with counts that disagree, is unknown. A failure is shrunk."""
+    lacking = [*missed(tally.reached, floors, context.profile, at_pr), *astray, *tally.disagreements]
+    if tally.noops > tally.ops:
+        lacking.append(f"at most half of the operations may be no-ops, found {tally.noops} of {tally.noops + tally.ops}")
+    failures = () if tally.failure is None else (_shrunk(identifier, tally, context),)
+    return CheckResult(
+        identifier,
+        Verdict.INVALID if failures else Verdict.UNKNOWN if lacking else Verdict.VALID,
+        examples=tally.examples,
+        ops=tally.ops,
+        noops=tally.noops,
+        reached=dict(sorted(tally.reached.items())),
+        missed=() if failures else tuple(lacking),
+        invariants=dict(tally.evaluations),
+        failures=failures,
+        note=note,
+    )
+
+
+def _shrunk(identifier: str, tally: Tally, context: SuiteContext) -> Failure:
+    assert tally.failure is not None
+    spec, ops, violation = tally.failure
+    shrunk = shrink_world(spec, ops, violation, max_seconds=_SHRINK_SECONDS)
+    seed = f"{identifier}#{context.seed:#x}"
+    return Failure(shrunk.violation, seed, shrunk.spec, shrunk.ops, len(ops))
+
+
+def machine_suite(
+    identifier: str, title: str, machine: type[PortableMachine], size: MachineSize, floors: tuple[Reach, ...], share_s: float
+) -> Suite:
+    """A machine as a suite."""
+
+    def run(context: SuiteContext) -> CheckResult:
+        total = size.at(context.profile)
+        tally = run_machine(
+            machine,
+            examples=total,
+            steps=size.steps,
+            seed=context.seed,
+            on_example=lambda done: context.progress(min(done, total), total),
+        )
+        return result_of(identifier, tally, context, floors, at_pr=MACHINE_FLOOR_PR)
+
+    return Suite(identifier, title, run, share_s=share_s)
+
+
+def story_suite(
+    identifier: str, title: str, tell: Callable[[int], Iterator[Scenario]], floors: tuple[Reach, ...], share_s: float
+) -> Suite:
+    """Directed stories as a suite; `tell` is given how many copies of each shape."""
+
+    def run(context: SuiteContext) -> CheckResult:
+        told = tuple(tell(_COPIES[context.profile]))
+        tally, astray = run_stories(told, lambda done: context.progress(done, len(told)))
+        return result_of(identifier, tally, context, floors, astray=astray, note=f"{len(told)} directed stories")
+
+    return Suite(identifier, title, run, share_s=share_s)
+
+
+def _odd_hashes(copies: int) -> Iterator[Scenario]:
+    return chain(odd_hash_stories("two_bit", copies), odd_hash_stories("constant", copies))
+
+
+KV = machine_suite("kv-machine", "allocator machine", KvMachine, MachineSize(200), KV_FLOORS, 30.0)
+SCHEDULER = machine_suite("scheduler-machine", "scheduler machine", SchedulerMachine, MachineSize(150), SCHEDULER_FLOORS, 20.0)
+ENGINE = machine_suite("engine-machine", "engine machine", EngineMachine, MachineSize(250), ENGINE_FLOORS, 45.0)
+PORTABLE = machine_suite("portable-machine", "portable machine", PortableAssayMachine, MachineSize(80), PORTABLE_FLOORS, 12.0)
+RADIX = machine_suite("radix-machine", "portable machine, radix", RadixMachine, MachineSize(80), PORTABLE_FLOORS, 12.0)
+DIRECTED = story_suite("directed", "directed stories", stories, DIRECTED_FLOORS, 45.0)
+ODD_HASHES = story_suite("odd-hashes", "hashes that collide", _odd_hashes, (Reach.HASH_TWO_BIT, Reach.HASH_CONSTANT), 8.0)
+REFUSALS = story_suite("refusals", "every block refused once", refusal_stories, (Reach.REFUSED_BLOCK,), 8.0)
+
+SUITES: tuple[Suite, ...] = (KV, SCHEDULER, ENGINE, PORTABLE, RADIX, DIRECTED, ODD_HASHES, REFUSALS, WALK, TRACE)
