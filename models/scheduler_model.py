@@ -37,10 +37,10 @@ class SchedulerModel:
         self._late_since: dict[Key, int] = {}
 
     def accepted(self, keys: Iterable[Key], deadline_s: float | None) -> None:
+        self._accepted += 1  # the choices of one request came together: none overtakes another
         for key in keys:
             if deadline_s is not None:
                 self._deadlines[key] = deadline_s
-            self._accepted += 1
             self._acceptance[key] = self._accepted
             self._last_token[key] = self._iterations
             if key[1] == 0:  # the other choices wait for a fork, not for a seat

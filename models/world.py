@@ -6,7 +6,6 @@ what happened, make a `Moment` of it, and judge that. Never chooses an op and ne
 
 from __future__ import annotations
 
-import importlib
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -20,19 +19,16 @@ from engine_under_test.types import Admission, Counters, Event, EventKind, Snaps
 from models.device import Device, Flight
 from models.facts import ModelFacts
 from properties.history import History, Landing
+from properties.invariants import ALL
 from properties.invariants.predicate import Predicate
 from properties.moment import Happening, Moment
 from properties.op import Op, OpKind
+from properties.recount import Recount
 from properties.verdict import Violation
 
 AUDIT_EVERY = 16  # moments between two looks at whole structures
 _PAST_RESULTS = 64
 _PLANS_UNTIL_HEALED = 3  # a lost step is retried with half of its rows, the rest comes after
-
-
-def _all_predicates() -> tuple[Predicate, ...]:
-    found: tuple[Predicate, ...] = getattr(importlib.import_module("properties.invariants"), "ALL", ())
-    return found
 
 
 class _Check:
@@ -69,7 +65,7 @@ class World:
         target: Target,
         *,
         hasher: Hasher | None = None,
-        predicates: Iterable[Predicate] | None = None,
+        predicates: Iterable[Predicate] = ALL,
         on_moment: Callable[[Moment], None] | None = None,
     ) -> None:
         self.target = target
@@ -83,8 +79,7 @@ class World:
         self._more = cast("TransactionalTarget", target)  # called only where the caps say so
         self._device = Device(caps)
         self._on_moment = on_moment
-        chosen = _all_predicates() if predicates is None else tuple(predicates)
-        observable = [_Check(predicate) for predicate in chosen if predicate.is_observable(caps)]
+        observable = [_Check(predicate) for predicate in predicates if predicate.is_observable(caps)]
         self._checks = {happening: [c for c in observable if c.applies_to(happening)] for happening in Happening}
         self._all_checks = observable
         self._moments = 0
@@ -99,6 +94,7 @@ class World:
         self._plans_until_healed = 0
         self._is_watched = False  # a fault was active at some time of this happening
         self._counters: Callable[[], Counters] | None = getattr(target, "counters", None)
+        self._recount = Recount()
         self._snapshot = target.snapshot()
         self._verbs: dict[OpKind, Callable[[Op], bool]] = {
             OpKind.ADD: self._add,
@@ -499,6 +495,7 @@ class World:
             events = self._more.take_events()
             if events:
                 self.history.extend(events)
+                self._recount.add(events)
             elif may_be_quiet:
                 return self._snapshot, ()
         self._snapshot = self.target.snapshot()
@@ -545,6 +542,7 @@ class World:
             facts=self.facts,
             events=events,
             counters=self._counters() if self._counters is not None else None,
+            recount=self._recount.counters if self.caps.has_events else None,
             uses={plan_id: flight.uses for plan_id, flight in self._unsettled.items()},
             writes={plan_id: flight.writes for plan_id, flight in self._unsettled.items()},
             has_fault=self._is_watched or self.has_fault,
