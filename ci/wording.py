@@ -5,9 +5,13 @@ Owns formatting of single facts. Never prints.
 
 from __future__ import annotations
 
+import textwrap
+
 from ci.outcome import Outcome
 from properties.suite import CheckResult
 from properties.verdict import Verdict
+
+_REASON = 240  # characters; the whole is in the report
 
 
 def duration(seconds: float) -> str:
@@ -71,7 +75,7 @@ def selftest(outcome: Outcome) -> str:
 
 
 def why_not_valid(outcome: Outcome) -> list[str]:
-    """One line for each reason that keeps the run from being valid, failures apart."""
+    """One short line for each reason that keeps the run from being valid, failures apart."""
     lines = list(outcome.reasons)
     lines += [
         f"{check.title}: {reason.splitlines()[0]}"
@@ -85,4 +89,4 @@ def why_not_valid(outcome: Outcome) -> list[str]:
         for mutant in outcome.mutants
         if mutant["verdict"] != "killed"
     ]
-    return lines
+    return [textwrap.shorten(line, _REASON) for line in lines]

@@ -6,6 +6,7 @@ Owns ``ci/mutants/kills.json``, written by ``assay mutants --record``. Never dec
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from ci.atomic import write_text
@@ -14,14 +15,18 @@ from ci.tree import ROOT
 
 PATH = ROOT / "ci" / "mutants" / "kills.json"
 _HEAD = ("mutant", "re-creates", "killed by", "after", "shrunk to")
+_NOTE = 150  # characters
 _TIMELESS = ("id", "origin", "verdict", "by", "by_name", "where", "ops", "shrunk")
 
 
 def table_lines(results: Sequence[MutantResult]) -> Iterator[str]:
-    """One line a mutant, in columns as wide as they need."""
+    """One line a mutant, in columns as wide as they need; below them, why the others were not killed."""
     rows = [_HEAD, *(_row(result) for result in results)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     yield from ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    for result in results:
+        if result.fate is not Fate.KILLED:
+            yield f"{result.id}: {textwrap.shorten(result.note, _NOTE)}"
 
 
 def closing_line(results: Sequence[MutantResult], floor: int) -> str:
@@ -38,7 +43,7 @@ def write_kills(results: Sequence[MutantResult]) -> None:
 
 def _row(result: MutantResult) -> tuple[str, ...]:
     if result.fate is not Fate.KILLED:
-        return (result.id, result.origin, f"{result.fate.value.upper()}: {result.note}", "", "")
+        return (result.id, result.origin, result.fate.value.upper(), "", "")
     if result.ops is None or result.shrunk is None:
         return (result.id, result.origin, f"{result.by} {result.by_name}", "a whole run", "")
     return (result.id, result.origin, f"{result.by} {result.by_name}", f"{result.ops} ops", f"{result.shrunk} ops")

@@ -127,7 +127,8 @@ def test_the_table_says_who_killed_and_after_how_many_operations(tmp_path: Path,
     )
     lines = list(table_lines(results))
     assert lines[1].split() == ["free-early", "vllm", "1", "KV-10", "lifetime", "214", "ops", "5", "ops"]
-    assert "SURVIVED: not killed within 30 s" in lines[2]
+    assert lines[2].split() == ["alive", "vllm", "2", "SURVIVED"]
+    assert lines[3] == "alive: not killed within 30 s"
     assert closing_line(results, floor=2) == "1 of 2 killed · floor 2"
     monkeypatch.setattr("ci.mutants.table.PATH", tmp_path / "kills.json")
     write_kills(results)
