@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from models.build import world_from
 from models.machines.driving import Driver
-from models.shrink import shrink_world
+from models.shrink import Spec, run_once, shrink_world
 from models.walk import WalkShape, large_shape, priority_shape, small_shape, walk_ops
+from properties.checkers import CHECKERS, run_checkers
 from properties.history import History
-from properties.op import Op
+from properties.op import Op, OpKind
 from properties.suite import CheckResult, Failure, Profile, Suite, SuiteContext
-from properties.verdict import Verdict
+from properties.verdict import Verdict, Violation
 
 SHAPES: dict[str, WalkShape] = {
     "small": small_shape(),
@@ -42,7 +44,7 @@ class _Sums:
     reached: Counter[str]
     evaluations: Counter[str]
     digests: dict[str, str]
-    differences: dict[str, None]
+    missed: dict[str, None]
 
     def add(self, name: str, driver: Driver) -> None:
         self.walks += 1
@@ -52,7 +54,17 @@ class _Sums:
         self.digests[name] = digest(driver.world.history)
         reached, differences = driver.reached()
         self.reached.update(reached)
-        self.differences.update(dict.fromkeys(differences))
+        self.missed.update(dict.fromkeys(differences))
+
+    def check(self, history: History) -> Violation | None:
+        """The sentences about a whole history; the first that is broken. A crashed checker makes the suite unknown."""
+        found: Violation | None = None
+        for verdict in run_checkers(history):
+            self.evaluations[verdict.identifier] += verdict.evidence
+            found = found or verdict.violation
+            if "crashed" in verdict.note:
+                self.missed[f"{verdict.identifier} {verdict.sentence}: {verdict.note}"] = None
+        return found
 
 
 def digest(history: History) -> str:
@@ -61,7 +73,7 @@ def digest(history: History) -> str:
 
 
 def run_walks(context: SuiteContext) -> CheckResult:
-    """Every shape in turn, up to the first violation."""
+    """Every shape in turn, up to the first violation. Each walk ends with a drain and with what holds of whole histories."""
     walks, num_ops = _WORK[context.profile]
     sums = _Sums(0, 0, 0, Counter(), Counter(), {}, {})
     total = walks * len(SHAPES)
@@ -70,25 +82,34 @@ def run_walks(context: SuiteContext) -> CheckResult:
             seed = context.seed * 1000 + index
             name = f"{label}#{seed:#x}"
             driver = Driver(shape.spec())
-            ops = tuple(islice(walk_ops(seed, shape), num_ops))
-            driver.run(ops)
+            driver.run((*islice(walk_ops(seed, shape), num_ops), Op(OpKind.DRAIN)))
+            violation = driver.violation or sums.check(driver.world.history)
             sums.add(name, driver)
-            if driver.violation is not None:
-                return _result(sums, (_failure(name, shape, driver, ops),))
+            if violation is not None:
+                return _result(sums, (_failure(name, shape, driver.ops, violation),))
             context.progress(sums.walks, total)
     return _result(sums, ())
 
 
-def _failure(name: str, shape: WalkShape, driver: Driver, ops: Sequence[Op]) -> Failure:
-    violation = driver.violation
-    assert violation is not None
-    found = ops[: len(driver.ops)]
-    shrunk = shrink_world(shape.spec(), found, violation, max_seconds=_SHRINK_SECONDS)
-    return Failure(shrunk.violation, name, shrunk.spec, shrunk.ops, len(found))
+def run_and_check(spec: Spec, ops: Sequence[Op]) -> Violation | None:
+    """What is wrong with these ops, in the eyes of predicates and checkers."""
+    found = run_once(spec, ops)
+    if found is not None:
+        return found
+    world = world_from(spec)
+    world.run(ops)
+    return next((verdict.violation for verdict in run_checkers(world.history) if verdict.violation is not None), None)
+
+
+def _failure(name: str, shape: WalkShape, ops: Sequence[Op], violation: Violation) -> Failure:
+    is_of_history = violation.invariant in {checker.identifier for checker in CHECKERS}
+    run = run_and_check if is_of_history else run_once
+    shrunk = shrink_world(shape.spec(), ops, violation, run=run, max_seconds=_SHRINK_SECONDS)
+    return Failure(shrunk.violation, name, shrunk.spec, shrunk.ops, len(ops))
 
 
 def _result(sums: _Sums, failures: tuple[Failure, ...]) -> CheckResult:
-    missed = list(sums.differences)
+    missed = list(sums.missed)
     if sums.noops > sums.ops:
         missed.append(f"at most half of the operations may be no-ops, found {sums.noops} of {sums.noops + sums.ops}")
     verdict = Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID
