@@ -124,7 +124,7 @@ def props(pattern: str, *, as_json: bool) -> None:
 @assay.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--seed", metavar="N", help="Seed of the hunt.  [as in gate]")
-@click.option("--record", is_flag=True, help="Write the kill table to ci/mutants/kills.json.")
+@click.option("--record", is_flag=True, help="Write ci/mutants/kills.json and docs/corpus.md; all mutants.")
 @click.option("--workers", type=click.IntRange(1), help="Hunts at a time.  [the cores of this machine]")
 @_AS_JSON
 def mutants(ids: tuple[str, ...], *, seed: str | None, record: bool, workers: int | None, as_json: bool) -> None:
@@ -133,15 +133,17 @@ def mutants(ids: tuple[str, ...], *, seed: str | None, record: bool, workers: in
     from ci.mutants.catalogue import FLOOR
     from ci.mutants.mutant import Fate
     from ci.mutants.runner import hunt_all, select
-    from ci.mutants.table import closing_line, table_lines, write_kills
+    from ci.mutants.table import closing_line, record_kills, table_lines
     from ci.tree import parse_seed, read_tree
 
+    if record and ids:
+        raise BadInput("--record writes the whole kill table, so that all mutants must be hunted; leave the identifiers away")
     chosen = select(ids)
     console = _console(as_json)
     hunt_seed = parse_seed(seed) if seed is not None else read_tree().seed
     results = hunt_all(chosen, hunt_seed, workers or environment.num_cores(), console)
     if record:
-        write_kills(results)
+        record_kills(results)
     if as_json:
         click.echo(json.dumps({"mutants": [result.to_json() for result in results]}))
     killed = [result for result in results if result.fate is Fate.KILLED]

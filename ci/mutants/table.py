@@ -10,10 +10,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from ci.atomic import write_text
+from ci.mutants.corpus import document, read_bugs, read_kills
 from ci.mutants.mutant import Fate, MutantResult
 from ci.tree import ROOT
 
 PATH = ROOT / "ci" / "mutants" / "kills.json"
+PAGE = ROOT / "docs" / "corpus.md"
 _HEAD = ("mutant", "re-creates", "killed by", "after", "shrunk to")
 _NOTE = 150  # characters
 _TIMELESS = ("id", "origin", "verdict", "by", "by_name", "where", "ops", "shrunk")
@@ -33,6 +35,12 @@ def closing_line(results: Sequence[MutantResult], floor: int) -> str:
     """ "16 of 16 killed · floor 16"."""
     killed = sum(result.fate is Fate.KILLED for result in results)
     return f"{killed} of {len(results)} killed · floor {floor}"
+
+
+def record_kills(results: Sequence[MutantResult]) -> None:
+    """Writes the table, and the page of the corpus, which quotes it."""
+    write_kills(results)
+    write_text(PAGE, document(read_bugs(), read_kills()))
 
 
 def write_kills(results: Sequence[MutantResult]) -> None:
