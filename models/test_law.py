@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_under_test.types import Adapter, Media, Request, SamplingParams
+from models import law as law_module
 from models.law import Law, Track, adapter_word, h64, mix, philox, uniforms
 from models.prefix_key import field
 
@@ -65,7 +66,11 @@ def test_noise_gives_the_published_uniforms() -> None:
 
 
 @pytest.mark.parametrize(("request_", "cells"), [(ONE, CELLS_ONE), (TWO, CELLS_TWO)], ids=["plain", "adapter and media"])
-def test_cells_are_those_of_the_worked_examples(request_: Request, cells: str) -> None:
+@pytest.mark.parametrize("few", [0, 8], ids=["as arrays", "one by one"])
+def test_cells_are_those_of_the_worked_examples(
+    request_: Request, cells: str, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(law_module, "_FEW", few)
     track = Track(request_, 0)
     Law(8).extend([track], [len(request_.prompt)])
     assert track.cells[: track.length].flatten().tolist() == [int(word, 16) for word in cells.split()]

@@ -86,7 +86,7 @@ class World:
         self._index = -1
         self._admission: Admission | None = None
         self._flights: list[Flight] = []  # launched, neither committed nor lost
-        self._unsettled: dict[int, Flight] = {}
+        self._set_unsettled({})
         self._lost: list[Flight] = []  # abandoned, perhaps still to be executed
         self._past: deque[Flight] = deque(maxlen=_PAST_RESULTS)
         self._is_held = False
@@ -245,7 +245,7 @@ class World:
         self.facts.held(step)
         flight = self._device.launch(step)
         self._flights.append(flight)
-        self._unsettled = {**self._unsettled, flight.plan_id: flight}
+        self._set_unsettled({**self._unsettled, flight.plan_id: flight})
         return True
 
     def _land(self, k: int) -> bool:
@@ -430,7 +430,8 @@ class World:
         before = self._snapshot
         self._more.restart()
         self._past.extend(self._flights)
-        self._flights, self._lost, self._unsettled = [], [], {}
+        self._flights, self._lost = [], []
+        self._set_unsettled({})
         after, events = self._observe()
         self.facts.restarted(after)
         self._device.restart()
@@ -543,8 +544,8 @@ class World:
             events=events,
             counters=self._counters() if self._counters is not None else None,
             recount=self._recount.counters if self.caps.has_events else None,
-            uses={plan_id: flight.uses for plan_id, flight in self._unsettled.items()},
-            writes={plan_id: flight.writes for plan_id, flight in self._unsettled.items()},
+            uses=self._uses,
+            writes=self._writes,
             has_fault=self._is_watched or self.has_fault,
             is_audit=is_audit,
             **columns,
@@ -568,13 +569,19 @@ class World:
         if self._on_moment is not None:
             self._on_moment(moment)
 
+    def _set_unsettled(self, flights: dict[int, Flight]) -> None:
+        """Plans whose fence has not passed, and what they use and write: new mappings, since moments keep the old ones."""
+        self._unsettled = flights
+        self._uses = {plan_id: flight.uses for plan_id, flight in flights.items()}
+        self._writes = {plan_id: flight.writes for plan_id, flight in flights.items()}
+
     def _settled(self, after: Snapshot) -> Violation | None:
         """Plans whose fence has passed leave; none may before its work was done, or while fences are held."""
         unsettled = after.unsettled if self.caps.has_fences else after.plans
         if all(plan_id in unsettled for plan_id in self._unsettled):
             return None
         left = [flight for plan_id, flight in self._unsettled.items() if plan_id not in unsettled]
-        self._unsettled = {plan_id: flight for plan_id, flight in self._unsettled.items() if plan_id in unsettled}
+        self._set_unsettled({plan_id: flight for plan_id, flight in self._unsettled.items() if plan_id in unsettled})
         if not self.caps.has_fences:
             return None
         for flight in left:
