@@ -14,6 +14,7 @@ from models.allocator_model import Key
 from properties.moment import ChoiceFacts
 from properties.verdict import Violation
 
+_ENDED_KEPT = 4096
 _BY_TARGET = frozenset({FinishReason.DEADLINE, FinishReason.ERROR})
 
 
@@ -127,6 +128,8 @@ class RequestModel:
         self._undelivered_ends.add(key)
         keys = self._live_keys[key[0]]
         keys.remove(key)
+        if not keys:
+            del self._live_keys[key[0]]
 
     def may_error(self, key: Key) -> bool:
         """An ending by error needs a fault since the request was accepted."""
@@ -180,7 +183,14 @@ class RequestModel:
             return Violation("SC-5", "one ending", subject, found, f"{len(facts.emitted)} tokens before it")
         self._told_end.add(key)
         self._undelivered_ends.discard(key)
+        self._forget_oldest()
         return None
+
+    def _forget_oldest(self) -> None:
+        """A long run keeps the latest ended choices only: results come late, but not that late."""
+        while len(self.ended) > _ENDED_KEPT and (oldest := next(iter(self.ended))) in self._told_end:
+            del self.ended[oldest], self._delivered[oldest], self._faults_at[oldest]
+            self._told_end.discard(oldest)
 
     def judge_own_end(self, key: Key, reason: FinishReason, now: float) -> Violation | None:
         """An end that the target decided by itself: by deadline or error, and only with a cause."""

@@ -25,8 +25,9 @@ class SchedulerModel:
         self._committed: dict[Key, int] = {}
         self._ahead: dict[Key, int] = {}  # tokens that plans in flight will sample
         self._forkable: set[tuple[str, int]] = set()  # lives whose prompt was covered but for its last position
-        self._begun: set[tuple[Key, int]] = set()  # (choice, epoch) that stood in a plan
+        self._begun: dict[Key, int] = {}  # the last epoch of a choice that stood in a plan
         self._waiting: dict[Key, int] = {}  # choice -> overtakes since it began to wait
+        self._passed: dict[Key, int] = {}  # choice -> entries of later ones while it waited, in its whole life
         self._acceptance: dict[Key, int] = {}
         self._accepted = 0
         self._iterations = 0
@@ -84,8 +85,9 @@ class SchedulerModel:
                     self._forkable.add((key[0], key[2]))
             scheduled[key] = start + count
             ahead[key] = ahead.get(key, 0) + plan.samples[row]
-        self._count_overtakes([key for key in begun if (key, self._requests.live[key].epoch) not in self._begun])
-        self._begun.update((key, self._requests.live[key].epoch) for key in begun)
+        self._count_passed(begun)
+        self._count_overtakes([key for key in begun if self._begun.get(key) != live[key].epoch])
+        self._begun.update((key, live[key].epoch) for key in begun)
         for key in begun:
             self._waiting.pop(key, None)
             self._last_token[key] = self._iterations
@@ -149,6 +151,13 @@ class SchedulerModel:
                 if self._acceptance[other] < place and other not in begun:
                     self._waiting[other] += 1
 
+    def _count_passed(self, begun: list[Key]) -> None:
+        for key in begun:
+            place = self._acceptance[key]
+            for other in self._waiting:
+                if self._acceptance[other] < place:
+                    self._passed[other] = self._passed.get(other, 0) + 1
+
     # -- the clock ---------------------------------------------------------------------------------------------
 
     def asked(self) -> None:
@@ -192,7 +201,7 @@ class SchedulerModel:
 
     def ended(self, key: Key) -> None:
         self._forget_epoch(key)
-        for known in (self._waiting, self._last_token, self._deadlines, self._late_since):
+        for known in (self._waiting, self._passed, self._last_token, self._deadlines, self._late_since, self._begun):
             known.pop(key, None)
         self._acceptance.pop(key, None)
         for other in self._requests.live:
@@ -212,6 +221,10 @@ class SchedulerModel:
 
     def overtaken(self) -> dict[Key, int]:
         return self._waiting
+
+    def came_of_age(self, bound: int) -> set[Key]:
+        """Those that may have been overtaken so often. A bound of 0 is everybody's age."""
+        return {key for key in self._requests.live if self._passed.get(key, 0) >= bound}
 
     def iterations_past_deadline(self) -> dict[Key, int]:
         return {key: self._asked - since for key, since in self._late_since.items()}
