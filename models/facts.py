@@ -5,7 +5,8 @@ Owns which model learns what from one happening, in one place; judges nothing it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from engine_under_test.types import (
     Caps,
@@ -55,6 +56,7 @@ class ModelFacts:
         self.overtaken: Callable[[], Mapping[Key, int]] = self.scheduler.overtaken
         self.iterations_past_deadline: Callable[[], Mapping[Key, int]] = self.scheduler.iterations_past_deadline
         self.iterations_without_token: Callable[[], Mapping[Key, int]] = self.scheduler.iterations_without_token
+        self.came_of_age: Callable[[], Collection[Key]] = partial(self.scheduler.came_of_age, caps.overtake_bound)
 
     def live(self) -> Mapping[Key, ChoiceFacts]:
         return self.requests.live

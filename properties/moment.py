@@ -6,7 +6,7 @@ predicate reads it and returns a `Violation` or None; it keeps no state between 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -85,6 +85,10 @@ class Facts(Protocol):
         """For each waiting choice, how many that came later (in the declared order: by acceptance) were first planned
         while it waited since it last began to wait."""
 
+    def came_of_age(self) -> Collection[tuple[str, int, int]]:
+        """Live choices that may have been overtaken as often as the target states, and so may go first for good. Generous:
+        every entry of a later one counts, at any time of the choice's life."""
+
     def iterations_without_token(self) -> Mapping[tuple[str, int, int], int]:
         """For each live choice, plans made since it last emitted a token or began its epoch (while it waits: since any
         choice emitted one), counted while no fault was active."""
@@ -139,6 +143,7 @@ class Happening(StrEnum):
 class Moment:
     """Before, what happened, after. Columns that do not apply stand at their defaults.
 
+    ``in_flight``: plans launched before this happening, neither committed nor lost then, oldest first.
     ``uses``: for each unsettled plan (launched, fence not passed; without fences: in flight) the blocks that its rows read
     or write and its copies touch. ``writes``: likewise the slots written. Both as they were *before* this happening.
     ``is_audit``: check whole structures (every 16th moment and at drains), not only what was touched.
@@ -161,6 +166,7 @@ class Moment:
     events: tuple[Event, ...] = ()
     counters: Counters | None = None
     recount: Counters | None = None  # what the events of the run add up to so far (`properties.recount`)
+    in_flight: tuple[PlannedStep, ...] = ()
     uses: Mapping[int, frozenset[int]] = field(default_factory=dict)
     writes: Mapping[int, frozenset[int]] = field(default_factory=dict)
     has_fault: bool = False  # a fault is active (a refused block, held fences, ...): liveness is not judged

@@ -15,6 +15,7 @@ from properties.invariants import (
     kv_transaction,
     kv_writes,
     results,
+    scheduler_fairness,
     scheduler_life,
     scheduler_plan,
     semantics,
@@ -33,6 +34,7 @@ ALL: Final[tuple[Predicate, ...]] = (
     *kv_transaction.PREDICATES,
     *scheduler_life.PREDICATES,
     *scheduler_plan.PREDICATES,
+    *scheduler_fairness.PREDICATES,
 )
 """Every predicate, the most dangerous invariants first: the first violation of a moment names it."""
 

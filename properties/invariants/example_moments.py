@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from engine_under_test.types import (
-    BlockCopy,
     Counters,
+    DeclaredOrder,
     Event,
     EventKind,
     FinishReason,
@@ -235,41 +235,56 @@ ON_DEMAND = replace(
     facts=replace(_KNOWN_WITHOUT_11, releases={12: 9, 11: 3, 1: 1}),
 )
 
+# Everything but a quarantined block is held, and both choices of c want to write into the block that they share.
 _PREEMPTED = seen(C, 1, epoch=1, status=Status.WAITING)
+_TRANSFERS = (6, 8, 9, 10, 11, 12)
 PREEMPTING = replace(
     PLANNED,
+    before=replace(IDLE, free=(), pinned=_TRANSFERS, ref_counts=counted(1, 2, 3, *_TRANSFERS, _4=2, _5=2)),
     after=replace(
         IN_FLIGHT,
-        free=(10,),
-        ref_counts=counted(1, 2, 3, 4, 6, 8, 9, 11, 12, _5=2),
-        reservations={5: (9, 12, 11, 8, 5)},
-        waiting=(_PREEMPTED,),
-        running=(*IN_FLIGHT.running[:2], IN_FLIGHT.running[3]),
+        free=(),
+        pinned=_TRANSFERS,
+        ref_counts=counted(1, 2, 3, 4, 5, *_TRANSFERS),
+        reservations={5: ()},
+        waiting=(_PREEMPTED, *IDLE.waiting),
+        running=IN_FLIGHT.running[:2],
     ),
     planned=PlannedStep(
         Plan(
             plan_id=5,
             generation=0,
-            requests=(A, C, B),
-            choices=(0, 0, 0),
-            incarnations=(1, 1, 1),
-            epochs=(0, 0, 0),
-            starts=(10, 7, 8),
-            num_tokens=(1, 1, 1),
-            token_ids=(11, 47, 28),
-            num_pending=(0, 0, 0),
-            samples=(True, True, True),
-            hit_blocks=((), (), (12, 11)),
+            requests=(A, C),
+            choices=(0, 0),
+            incarnations=(1, 1),
+            epochs=(0, 0),
+            starts=(10, 7),
+            num_tokens=(1, 1),
+            token_ids=(11, 47),
+            num_pending=(0, 0),
+            samples=(True, True),
+            hit_blocks=((), ()),
         ),
-        Reservation(
-            plan_id=5,
-            tables=((1, 2, 3), (4, 9), (12, 11, 8)),
-            slots=(14, 39, 32),
-            new_blocks=((), (9,), (8,)),
-            copies=(BlockCopy(5, 9, 3),),
-        ),
+        Reservation(plan_id=5, tables=((1, 2, 3), (4, 5)), slots=(14, 23), new_blocks=((), ())),
         preempted=(RowId("c", 1, 1, 0),),
     ),
+)
+# b had been preempted before, and enters now; or an urgent request waits on, since b has come of age.
+_RESUMED = replace(STEP.plan, epochs=(0, 0, 0, 1))
+RESUMED = replace(
+    PLANNED,
+    before=replace(IDLE, waiting=(IDLE.waiting[0]._replace(epoch=1),)),
+    after=replace(IN_FLIGHT, running=(*IN_FLIGHT.running[:3], IN_FLIGHT.running[3]._replace(epoch=1))),
+    planned=replace(STEP, plan=_RESUMED),
+)
+_URGENT = replace(A, request_id="u", priority=-1)
+_WAITS = seen(_URGENT, incarnation=2, status=Status.WAITING)
+BY_PRIORITY = replace(
+    PLANNED,
+    caps=replace(CAPS, order=DeclaredOrder.PRIORITY, overtake_bound=1),
+    before=replace(IDLE, waiting=(_WAITS, *IDLE.waiting)),
+    after=replace(IN_FLIGHT, waiting=(_WAITS,)),
+    facts=replace(KNOWN, choices={**KNOWN.choices, ("u", 0, 2): ChoiceFacts(_URGENT, 0, 2, [])}, aged=frozenset({("b", 0, 1)})),
 )
 
 # b was preempted while plan 5 was in flight: its row comes late.
@@ -315,6 +330,8 @@ GOOD: Mapping[str, Moment] = {
     "evicting": EVICTING,
     "on demand": ON_DEMAND,
     "preempting": PREEMPTING,
+    "resumed": RESUMED,
+    "by priority": BY_PRIORITY,
     "landed": LANDED,
     "late": LATE,
     "reborn": REBORN,

@@ -10,7 +10,7 @@ Owns hand-made values only; no engine and no model stands behind them. Pool of 1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,6 +72,7 @@ class Known:
     choices: Mapping[Key, ChoiceFacts]
     releases: Mapping[int, int] = field(default_factory=dict)
     overtakes: Mapping[Key, int] = field(default_factory=dict)
+    aged: frozenset[Key] = frozenset()
     idle: Mapping[Key, int] = field(default_factory=dict)
     late: Mapping[Key, int] = field(default_factory=dict)
     time: float = 10.0
@@ -96,6 +97,9 @@ class Known:
 
     def overtaken(self) -> Mapping[Key, int]:
         return self.overtakes
+
+    def came_of_age(self) -> Collection[Key]:
+        return self.aged
 
     def iterations_without_token(self) -> Mapping[Key, int]:
         return self.idle

@@ -298,6 +298,16 @@ BAD = (
     ),
     Bad("victims_keep_their_tokens", "a token is lost", "preempting", ("before", "running", 2, "visible_len"), 9),
     Bad("victims_keep_their_tokens", "it keeps a block", "preempting", (*_AFTER, "waiting", 0, "table"), (4,)),
+    Bad("running_choices_have_seats", "one more than there are seats", "planned", ("caps", "max_num_seqs"), 3),
+    Bad("nobody_is_preempted_needlessly", "blocks are coming", "preempting", ("before", "quarantined"), {7: 3, 8: 3, 9: 3}),
+    Bad(
+        "victims_return_when_their_plans_have_landed",
+        "its older plan is in flight",
+        "resumed",
+        ("in_flight",),
+        lambda _none: (GOOD["planned"].planned,),
+    ),
+    Bad("the_declared_order_is_kept", "the more urgent one waits on", "by priority", ("facts", "aged"), frozenset()),
     Bad("declared_victims_were_preempted", "a goes on", "preempting", ("planned", "preempted"), (_OLD_A,)),
 )
 _BY_NAME = {predicate.check.__name__: predicate for predicate in ALL}

@@ -1,0 +1,134 @@
+"""Who may enter and who must leave: seats, needless victims, returning victims, the declared order (SC-2, SC-8, SC-9).
+
+What single rows of a plan may be is judged in `scheduler_plan`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine_under_test.types import Caps, DeclaredOrder, ReferenceModel, SequenceSnapshot, VictimSet
+from properties.invariants.predicate import Predicate, predicate, row_named, violation
+from properties.invariants.reading import ChoiceKey, reading, rows_of
+from properties.moment import Happening, Moment
+from properties.verdict import Violation
+
+
+def running_choices_have_seats(moment: Moment) -> Violation | None:
+    """SC-2: no more choices run than the stated number of sequences.
+
+    Source: nano-vllm pull 265 (the limit counted only the requests chosen in this step).
+    """
+    running, most = len(moment.after.running), moment.caps.max_num_seqs
+    if running > most:
+        return violation("SC-2", "running choices", running, f"at most {most}")
+    return None
+
+
+def nobody_is_preempted_needlessly(moment: Moment) -> Violation | None:
+    """SC-9: no further victim is taken while free and quarantined blocks cover the next token of everybody who runs.
+
+    The one judged is the victim taken last, the first in order; what the others gave up is counted as coming.
+    Source: vllm-ascend issue 16315 (deferred frees were not counted, and everybody was preempted).
+    """
+    now, before = reading(moment.after).by_choice, moment.before
+    counts, running = before.ref_counts, before.running
+    gone = [s for s in running if (t := now.get(_key(s))) is not None and t.epoch != s.epoch]
+    if not gone or counts is None:
+        return None
+    last, others = gone[0], gone[1:]
+    left: dict[int, int] = {}
+    for victim in others:
+        for block in (*victim.table, *victim.reserved):
+            left[block] = left.get(block, counts[block]) - 1
+    available = len(before.free) + len(before.quarantined) + sum(count == 0 for count in left.values())
+    need = sum(_needs_block(s, counts, before.block_size) for s in running if s not in others)
+    if need <= available:
+        found, expected = f"preempted while {available} blocks are free or coming and {need} needed", "kept"
+        return violation("SC-9", row_named(last.row_id), found, expected)
+    return None
+
+
+def _needs_block(s: SequenceSnapshot, counts: tuple[int, ...], block_size: int) -> bool:
+    """Whether its next token needs a new block: it has no slot left, or the slot lies in a block that others share."""
+    if s.scheduled_len >= s.allocated_len:
+        return True
+    number, offset = divmod(s.scheduled_len, block_size)
+    blocks = s.table + s.reserved
+    return offset > 0 and number < len(blocks) and counts[blocks[number]] > 1
+
+
+def victims_return_when_their_plans_have_landed(moment: Moment) -> Violation | None:
+    """SC-9: a preempted choice is not planned again while a plan of its older epoch is in flight.
+
+    Source: vllm pull 47900 (a frame launched before the preemption was applied to the request that had resumed).
+    """
+    assert moment.planned is not None
+    plan = moment.planned.plan
+    if not moment.in_flight or not any(plan.epochs):
+        return None
+    older = {row[:3]: (row.epoch, step.plan.plan_id) for step in moment.in_flight for row in rows_of(step.plan)}
+    for row in rows_of(plan):
+        epoch, plan_id = older.get(row[:3], (row.epoch, 0))
+        if epoch < row.epoch:
+            found = f"planned while plan {plan_id} of its epoch {epoch} is in flight"
+            return violation("SC-9", row_named(row), found, "waiting until that has landed")
+    return None
+
+
+def the_declared_order_is_kept(moment: Moment) -> Violation | None:
+    """SC-8: nobody enters before a waiting choice that is more urgent, unless it has come of age.
+
+    Source: lightllm pull 706 (the selected policy was overwritten by the default).
+    """
+    left = {_key(s) for s in moment.after.waiting}
+    entered = [s for s in moment.before.waiting if _key(s) not in left and _key(s) in reading(moment.after).by_choice]
+    if not left or not entered:
+        return None
+    live, aged = moment.facts.live(), moment.facts.came_of_age()
+    rank = {key: (facts.request.priority, number) for number, (key, facts) in enumerate(live.items())}
+    stayed = {_key(s) for s in moment.before.waiting}.intersection(left, rank)
+    for s in entered:
+        key = _key(s)
+        if key in rank and key not in aged:
+            passed = [other for other in stayed if rank[other] < rank[key] and other[::2] != key[::2]]
+            if passed:
+                first = min(passed, key=rank.__getitem__)
+                return violation("SC-8", row_named(s.row_id), f"planned before request {first[0]}", "the declared order")
+    return None
+
+
+def _key(s: SequenceSnapshot) -> ChoiceKey:
+    return (s.request_id, s.choice, s.incarnation)
+
+
+def _preempts_in_order(caps: Caps) -> bool:
+    return caps.victims is VictimSet.LAST_IN_ORDER and caps.reference_model is ReferenceModel.PER_TABLE
+
+
+def _by_priority(caps: Caps) -> bool:
+    return caps.order is DeclaredOrder.PRIORITY
+
+
+def _preempts(caps: Caps) -> bool:
+    return caps.victims is not VictimSet.NONE
+
+
+PREDICATES: Final[tuple[Predicate, ...]] = (
+    predicate("SC-2", running_choices_have_seats, Happening.PLANNED),
+    predicate(
+        "SC-9",
+        nobody_is_preempted_needlessly,
+        Happening.PLANNED,
+        needs=("before.ref_counts",),
+        is_observable=_preempts_in_order,
+    ),
+    predicate(
+        "SC-9",
+        victims_return_when_their_plans_have_landed,
+        Happening.PLANNED,
+        needs=("planned",),
+        is_observable=_preempts,
+    ),
+    predicate("SC-8", the_declared_order_is_kept, Happening.PLANNED, is_observable=_by_priority),
+)
