@@ -119,15 +119,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "The number of tokens to compute is taken before the hit is subtracted.",
     ),
     Mutant(
-        "last-one-preempted",
-        "sgl-retract-last-request",
-        "https://github.com/sgl-project/sglang/pull/19881",
-        _SCHEDULER,
-        "        for seq in reversed(running[1:]):",
-        "        for seq in reversed(running):",
-        "Even the first in order is preempted.",
-    ),
-    Mutant(
         "chunk-aligned-to-zero",
         "vllm-mamba-align-zero",
         "https://github.com/vllm-project/vllm/issues/45414",

@@ -148,8 +148,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "vllm-blockv2-evictor-tracking",
         "https://github.com/vllm-project/vllm/pull/4762",
         _INDEX,
-        "        if not blocks:\n            del self._blocks[entry]",
-        "        if not place:\n            del self._blocks[entry]",
+        "        del blocks[place]\n",
+        "        del blocks[place]\n        while blocks and not place:\n            del self.entry_of[blocks.pop()]\n",
         "When the first block of an entry is evicted, the entry goes although a live duplicate holds its content.",
     ),
     Mutant(
