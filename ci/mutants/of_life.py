@@ -41,9 +41,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "vllm-parent-req-leak",
         "https://github.com/vllm-project/vllm/pull/51629",
         _ENGINE,
-        "            self._tell(Event(EventKind.FINISHED, RowId(request_id, choice, live.incarnation, 0), reason=reason.value))\n",
-        "            continue\n",
-        "An abort forgets the choices that were never forked.",
+        "            self._outbox.append(Output(request_id, choice, live.incarnation, emitted, (), reason, message))\n",
+        "            if seq is not None:\n                self._outbox.append(Output(request_id, choice, live.incarnation, emitted, (), reason, message))\n",
+        "An abort tells nobody of the choices that were never forked.",
     ),
     Mutant(
         "deadline-of-first-only",
