@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Any, cast
 
 from engine_under_test.adapters.base import Target, TransactionalTarget
-from engine_under_test.errors import AssayError, RunnerError
+from engine_under_test.errors import RunnerError
 from engine_under_test.seams import Hasher
 from engine_under_test.types import Admission, Counters, Event, EventKind, Snapshot
 from models.device import Device, Flight
 from models.facts import ModelFacts
+from models.judging import CheckerCrashed, Judge
 from properties.history import History, Landing
 from properties.invariants import ALL
 from properties.invariants.predicate import Predicate
@@ -29,28 +30,6 @@ from properties.verdict import Violation
 AUDIT_EVERY = 16  # moments between two looks at whole structures
 _PAST_RESULTS = 64
 _PLANS_UNTIL_HEALED = 3  # a lost step is retried with half of its rows, the rest comes after
-
-
-class _Check:
-    """A predicate with the count of its evaluations."""
-
-    __slots__ = ("evaluations", "has_evidence", "is_about_change", "judge", "looks", "predicate")
-
-    def __init__(self, predicate: Predicate) -> None:
-        self.predicate = predicate
-        self.judge = predicate.check
-        self.looks = bool(predicate.needs)
-        self.has_evidence = predicate.has_evidence
-        self.evaluations = 0
-        # one for (nearly) every happening looks at the state, which is judged once for each snapshot
-        self.is_about_change = predicate.happenings is None or len(predicate.happenings) > len(Happening) // 2
-
-    def applies_to(self, happening: Happening) -> bool:
-        return self.predicate.happenings is None or happening in self.predicate.happenings
-
-
-class CheckerCrashed(AssayError):
-    """A predicate raised instead of judging: no verdict on the target, hence no violation of its."""
 
 
 class World:
@@ -79,9 +58,7 @@ class World:
         self._more = cast("TransactionalTarget", target)  # called only where the caps say so
         self._device = Device(caps)
         self._on_moment = on_moment
-        observable = [_Check(predicate) for predicate in predicates if predicate.is_observable(caps)]
-        self._checks = {happening: [c for c in observable if c.applies_to(happening)] for happening in Happening}
-        self._all_checks = observable
+        self._predicates = Judge(predicates, caps)
         self._moments = 0
         self._index = -1
         self._admission: Admission | None = None
@@ -152,10 +129,7 @@ class World:
     @property
     def evaluations(self) -> Counter[str]:
         """How often each predicate was evaluated, by identifier."""
-        found: Counter[str] = Counter()
-        for check in self._all_checks:
-            found[check.predicate.identifier] += check.evaluations
-        return found
+        return self._predicates.evaluations
 
     @property
     def snapshot(self) -> Snapshot:
@@ -551,21 +525,7 @@ class World:
             is_audit=is_audit,
             **columns,
         )
-        is_still = before is after and not is_audit
-        try:
-            for check in self._checks[happening]:
-                if is_still and check.is_about_change:
-                    continue
-                if check.looks and not check.has_evidence(moment):
-                    continue
-                check.evaluations += 1
-                found = check.judge(moment)
-                if found is not None:
-                    wrong = found
-                    break
-        except Exception as error:
-            name = check.predicate.identifier
-            raise CheckerCrashed(f"predicate {name} must judge, but raised {type(error).__name__}: {error}") from error
+        wrong = self._predicates.judge(moment) or wrong
         self.violation = self.violation or wrong or self._settled(after)
         if self._on_moment is not None:
             self._on_moment(moment)
