@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -67,6 +68,7 @@ def gate(
     from ci.tree import ROOT, parse_seed, read_tree
     from properties.suite import Profile
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a server that cancels the run gets a report too
     tree = read_tree()
     settings = GateSettings(
         profile=Profile(profile),
@@ -151,6 +153,19 @@ def mutants(ids: tuple[str, ...], *, seed: str | None, record: bool, workers: in
     for line in (*table_lines(results), closing_line(results, floor)):
         console.print(line, soft_wrap=True, markup=False)
     sys.exit(0 if len(killed) == len(results) and len(killed) >= floor else 1)
+
+
+@assay.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_AS_JSON
+def trace(file: Path, *, as_json: bool) -> None:
+    """Run a recorded trace of requests (JSON lines, see docs/trace.md) through engine, models and invariants."""
+    from ci.trace import run_trace_file, to_json
+
+    check = run_trace_file(file, _console(as_json))
+    if as_json:
+        click.echo(json.dumps(to_json(check)))
+    sys.exit(check.verdict.exit_code)
 
 
 @assay.command()

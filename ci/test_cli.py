@@ -18,6 +18,7 @@ from ci.outcome import Check, Outcome, Proof
 from ci.replay_file import replay_of, to_text
 from ci.tree import Tree
 from engine_under_test.errors import BadInput
+from models.trace.requests import MOONCAKE_SLICE
 from properties.suite import CheckResult, Failure, Profile
 from properties.verdict import Verdict
 
@@ -49,6 +50,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         pytest.param(("replay",), "Missing argument 'FILE'", id="no file"),
         pytest.param(("replay", "/nowhere.json"), "there is no /nowhere.json", id="a missing file"),
         pytest.param(("replay", "/nowhere.json", "--until", "0"), "'--until'", id="no operation"),
+        pytest.param(("trace", "/nowhere.jsonl"), "/nowhere.jsonl", id="a missing trace"),
         pytest.param(("mutants", "no-such-mutant"), "found 'no-such-mutant'", id="an unknown mutant"),
         pytest.param(("mutants", "stop-one-late", "--record"), "all mutants must be hunted", id="a partial kill table"),
         pytest.param(("bench", "sprint"), "'sprint' is not one of", id="an unknown benchmark"),
@@ -133,6 +135,24 @@ def test_a_world_that_can_not_be_built_is_bad_input(run: Run, tmp_path: Path) ->
     code, _, err = run("replay", str(path))
     assert code == 64
     assert "nobody" in err
+
+
+def test_a_malformed_trace_line_is_named(run: Run, tmp_path: Path) -> None:
+    lines = MOONCAKE_SLICE.read_text().splitlines()[:3]
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join([lines[0], lines[1][:-9], lines[2]]) + "\n")
+    code, out, err = run("trace", str(path))
+    assert (code, out, len(err.splitlines())) == (64, "", 1)
+    assert f"{path}, line 2: " in err
+
+
+def test_a_short_trace_runs_through_engine_and_models(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(MOONCAKE_SLICE.read_text().splitlines()[:3]) + "\n")
+    code, out, err = run("trace", str(path), "--json")
+    data = json.loads(out)
+    assert (code, data["verdict"], data["failures"]) == (0, "valid", [])
+    assert "VALID" in err
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

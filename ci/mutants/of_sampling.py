@@ -30,9 +30,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "free-greedy-mixed-ties",
         "https://github.com/FlashML-org/FreeToken/pull/471",
         _SAMPLER,
-        "    warm = [row for row, params in enumerate(draws.params) if params.temperature > 0]\n",
-        "    warm = list(range(len(draws.params))) if any(params.temperature > 0 for params in draws.params) else []\n",
-        "A greedy row is sampled when its batch has rows that are.",
+        "        temperatures = np.array([one.temperature for one in params])\n        tokens[warm] = gumbel_max(logits.take(warm, axis=0), temperatures, uniforms)",
+        "        temperatures = np.array([one.temperature for one in params])\n        tokens[warm] = gumbel_max(logits.take(warm, axis=0), temperatures, uniforms)\n        tokens[len(warm) :] = gumbel_max(logits, np.full(len(logits), 0.2), np.resize(uniforms, logits.shape))[len(warm) :]",
+        "Greedy rows are sampled at a low temperature when their batch has rows that are sampled.",
     ),
     Mutant(
         "temperature-off-by-little",
