@@ -152,9 +152,12 @@ class SchedulerModel:
                     self._waiting[other] += 1
 
     def _count_passed(self, begun: list[Key]) -> None:
+        if not begun:
+            return
+        stood = [key for key in self._requests.live if key not in self._scheduled or key in begun]
         for key in begun:
             place = self._acceptance[key]
-            for other in self._waiting:
+            for other in stood:
                 if self._acceptance[other] < place:
                     self._passed[other] = self._passed.get(other, 0) + 1
 

@@ -180,6 +180,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "A look-up believes the hash and compares the last block's tokens only.",
     ),
     Mutant(
+        "abandon-forgets-published",
+        "vllm-blockv2-evictor-tracking",
+        "https://github.com/vllm-project/vllm/pull/4762",
+        _TRANSACTION,
+        "            del table.entries[max(change.num_entries_before, table.num_owned) :]",
+        "            del table.entries[change.num_entries_before :]",
+        "After a lost plan, blocks that an earlier plan has published meanwhile are published again, and one registration stays for ever.",
+    ),
+    Mutant(
         "failed-reserve-keeps-hits",
         "atlas-failed-prefill-ref",
         "https://github.com/Avarok-Cybersecurity/atlas/pull/373",

@@ -322,7 +322,8 @@ class KvTransaction:
             for block in reversed(table.blocks[change.num_blocks_before :]):
                 fence = self._let_go(block, fence)
             del table.blocks[change.num_blocks_before :]
-            del table.entries[change.num_entries_before :]
+            # What plans before this one have published since stays published.
+            del table.entries[max(change.num_entries_before, table.num_owned) :]
 
     # ---- release, fork, pins ----------------------------------------------------------------------------------------
 

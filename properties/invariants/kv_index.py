@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine_under_test.types import Caps, Request
-from properties.invariants.predicate import Predicate, predicate, row_named, violation
+from engine_under_test.types import Caps, EventKind, Request
+from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
 from properties.invariants.reading import index_changed, reading, rows_of, touched_entries
 from properties.moment import Content, Happening, Moment
 from properties.verdict import Violation
@@ -53,6 +53,20 @@ def entries_name_what_their_block_holds(moment: Moment) -> Violation | None:
             return violation(
                 "KV-7", f"block {block}", f"indexed as {_shown(said.tokens)}", f"{_shown(held.tokens)}, as committed"
             )
+    return None
+
+
+def blocks_are_published_once(moment: Moment) -> Violation | None:
+    """KV-7: a block that the index names is not published again before it has left the index.
+
+    A block registered twice stays findable by its old content when one registration goes.
+    Source: vllm pull 4762 (two tables of cached blocks, one of them cleaned).
+    """
+    cached = moment.before.cached
+    for event in moment.events:
+        if event.kind is EventKind.PUBLISHED and not cached.keys().isdisjoint(event.blocks):
+            again = [block for block in event.blocks if block in cached]
+            return violation("KV-7", blocks_named(again), "published while indexed", "indexed once")
     return None
 
 
@@ -186,6 +200,12 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
     predicate("KV-6", index_names_committed_blocks_only, is_observable=_caches),
     predicate("KV-7", entries_stand_under_their_true_key, is_observable=_caches),
     predicate("KV-7", entries_name_what_their_block_holds, is_observable=_caches),
+    predicate(
+        "KV-7",
+        blocks_are_published_once,
+        Happening.LANDED,
+        is_observable=lambda caps: caps.has_prefix_cache and caps.has_events,
+    ),
     predicate("KV-7", hits_hold_the_query, Happening.PLANNED, needs=("planned",), is_observable=_caches),
     predicate("KV-8", hits_stay_in_their_namespace, Happening.PLANNED, needs=("planned",), is_observable=_caches),
     predicate("KV-13", hits_leave_something_to_compute, Happening.PLANNED, needs=("planned",), is_observable=_caches),

@@ -11,6 +11,7 @@ import pytest
 from engine_under_test.types import (
     Adapter,
     Caps,
+    Event,
     EventKind,
     FinishReason,
     Output,
@@ -308,6 +309,13 @@ BAD = (
         lambda _none: (GOOD["planned"].planned,),
     ),
     Bad("the_declared_order_is_kept", "the more urgent one waits on", "by priority", ("facts", "aged"), frozenset()),
+    Bad(
+        "blocks_are_published_once",
+        "a block of the index is published",
+        "landed",
+        ("events",),
+        (Event(EventKind.PUBLISHED, _B_ROW, 5, (12,)),),
+    ),
     Bad("declared_victims_were_preempted", "a goes on", "preempting", ("planned", "preempted"), (_OLD_A,)),
 )
 _BY_NAME = {predicate.check.__name__: predicate for predicate in ALL}
