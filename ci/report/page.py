@@ -23,7 +23,7 @@ def to_html(outcome: Outcome, replays: Mapping[int, str], told: Mapping[int, Map
     environment = Environment(
         loader=PackageLoader("ci.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"duration": wording.duration, "large": wording.large}
+    environment.filters |= {"duration": wording.duration, "large": wording.large, "reach": wording.reach}
     failures = [
         {
             "check": check,

@@ -64,8 +64,13 @@ def figures(outcome: Outcome) -> list[Figure]:
     ]
     for check in outcome.checks:
         if check.result:
-            found += [dataclasses.replace(item, name=f"{check.id}.{item.name}") for item in check.result.figures]
+            found += [_under(check.id, figure) for figure in check.result.figures]
     return found
+
+
+def _under(check: str, figure: Figure) -> Figure:
+    """The figure under the suite's name, unless it bears it already."""
+    return figure if figure.name.startswith(f"{check}.") else dataclasses.replace(figure, name=f"{check}.{figure.name}")
 
 
 def figure_to_json(figure: Figure) -> dict[str, Any]:
