@@ -281,6 +281,17 @@ def overlapped(block_size: int, depth: int, variant: int) -> Scenario:
     return Scenario(f"overlapped {block_size=} {depth=} {variant=}", world, ops, (*reaches, *deep))
 
 
+def lost_chunk(block_size: int, num_blocks: int) -> Scenario:
+    """The second chunk of a prompt is lost after the first one was committed; then all of it is evicted, then asked for."""
+    length = num_blocks * block_size
+    world = spec(num_blocks + 1, block_size, max_plans_in_flight=2, max_tokens_per_step=max(4, -(-length // 2)))
+    ops = (
+        *(add("a", length), PLAN, PLAN, land(), Op(OpKind.ABANDON), *(STEP,) * 6),
+        *(add("b", length + block_size, leaves_at=0, variant=1), *(STEP,) * 6, add("c", length), DRAIN),
+    )
+    return Scenario(f"lost chunk {block_size=} {num_blocks=}", world, ops, (Reach.ABANDONED, Reach.SAME_PROMPT_TWICE))
+
+
 def late(block_size: int, variant: int) -> Scenario:
     """Deadlines pass before dispatch, between chunks and while decoding."""
     ops = (
@@ -382,6 +393,8 @@ def _choices(copies: int) -> Iterator[Scenario]:
 def _overlap(copies: int) -> Iterator[Scenario]:
     for block_size, depth, variant in product((1, 2, 4), (0, 1, 2), range(copies)):
         yield overlapped(block_size, depth, variant)
+    for block_size, num_blocks in product((2, 3, 4), range(4, 6 + copies)):
+        yield lost_chunk(block_size, num_blocks)
     for block_size, variant in product((1, 2, 4), range(2 * copies)):
         yield late(block_size, variant)
     for block_size, switch in product((1, 3), ("prefix_cache", "batching", "chunking")):

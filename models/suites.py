@@ -21,9 +21,10 @@ from models.machines.tally import Tally
 from models.reach import FLOOR_PR, Reach, missed
 from models.refusals import refusal_stories
 from models.scenarios import Scenario, odd_hash_stories, stories
-from models.shrink import shrink_world
+from models.shrink import run_once, shrink_world
 from models.trace.suite import SUITE as TRACE
-from models.walk_suite import WALK
+from models.walk_suite import WALK, run_and_check
+from properties.checkers import CHECKERS
 from properties.suite import CheckResult, Failure, Profile, Suite, SuiteContext
 from properties.verdict import Verdict
 
@@ -64,7 +65,7 @@ def result_of(
     note: str = "",
 ) -> CheckResult:
     """A valid run with anything missed, or with counts that disagree, is unknown. A failure is shrunk."""
-    lacking = [*missed(tally.reached, floors, context.profile, at_pr), *astray, *tally.disagreements]
+    lacking = [*missed(tally.reached, floors, context.profile, at_pr), *astray, *tally.lacking]
     if tally.noops > tally.ops:
         lacking.append(f"at most half of the operations may be no-ops, found {tally.noops} of {tally.noops + tally.ops}")
     failures = () if tally.failure is None else (_shrunk(identifier, tally, context),)
@@ -85,7 +86,9 @@ def result_of(
 def _shrunk(identifier: str, tally: Tally, context: SuiteContext) -> Failure:
     assert tally.failure is not None
     spec, ops, violation = tally.failure
-    shrunk = shrink_world(spec, ops, violation, max_seconds=_SHRINK_SECONDS)
+    is_of_history = violation.invariant in {checker.identifier for checker in CHECKERS}
+    run = run_and_check if is_of_history else run_once
+    shrunk = shrink_world(spec, ops, violation, run=run, max_seconds=_SHRINK_SECONDS)
     seed = f"{identifier}#{context.seed:#x}"
     return Failure(shrunk.violation, seed, shrunk.spec, shrunk.ops, len(ops))
 

@@ -21,6 +21,7 @@ def run_stories(
     for story in stories:
         driver = Driver(story.spec)
         driver.run(story.ops)
+        driver.judge_history()
         before = tally.reached.copy()
         tally.add(driver)
         if tally.failure is not None:

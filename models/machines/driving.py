@@ -16,6 +16,7 @@ from models.event_reach import EventReach
 from models.reach import disagreements
 from models.witness import COUNTED_BY_BOTH, Witness
 from models.world import World
+from properties.checkers import run_checkers
 from properties.history import History, OpRecord
 from properties.op import Op, OpKind
 from properties.verdict import Violation
@@ -29,6 +30,9 @@ class Driver:
         self.witness = Witness()
         self.world = build(spec, on_moment=self.witness.see)
         self.ops: list[Op] = []
+        self.evidence: Counter[str] = Counter()  # of checkers, by identifier
+        self.crashed_checkers: list[str] = []
+        self._of_history: Violation | None = None
         self._early: set[int] = set()  # plans whose result was handed in
         self.has_unsent = False
         self.has_landed = False
@@ -40,7 +44,7 @@ class Driver:
 
     @property
     def violation(self) -> Violation | None:
-        return self.world.violation
+        return self.world.violation or self._of_history
 
     @property
     def snapshot(self) -> Snapshot:
@@ -73,6 +77,14 @@ class Driver:
             if self.violation is not None:
                 return
             self.apply(op)
+
+    def judge_history(self) -> None:
+        """Behind the last operation: the sentences about a whole history. The first that is broken is the violation."""
+        for verdict in run_checkers(self.world.history) if self.world.violation is None else ():
+            self.evidence[verdict.identifier] += verdict.evidence
+            self._of_history = self._of_history or verdict.violation
+            if "crashed" in verdict.note:
+                self.crashed_checkers.append(f"{verdict.identifier} {verdict.sentence}: {verdict.note}")
 
     def reached(self) -> tuple[Counter[str], tuple[str, ...]]:
         """What was reached, and where the two counts of it disagree. A target without events has one count only."""

@@ -54,6 +54,9 @@ class PortableMachine(RuleBasedStateMachine):
         try:
             if self.driver.violation is None:
                 self.do(Op(OpKind.DRAIN))
+                self.driver.judge_history()
+                if self.driver.violation is not None:
+                    raise InvariantBroken(self.driver.violation)
         finally:
             self.tally.add(self.driver)
 

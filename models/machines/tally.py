@@ -32,7 +32,7 @@ class Tally:
         self.noops = 0
         self.reached: Counter[str] = Counter()
         self.evaluations: Counter[str] = Counter()
-        self.disagreements: dict[str, None] = {}
+        self.lacking: dict[str, None] = {}  # counts that disagree, checkers that crashed: what makes a verdict unknown
         self.failure: tuple[dict[str, Any], tuple[Op, ...], Violation] | None = None
         self.longest = 0  # operations of the first failure found, before shrinking
         self._on_example = on_example
@@ -48,7 +48,8 @@ class Tally:
         self.ops += world.ops
         self.noops += world.noops
         self.evaluations.update(world.evaluations)
+        self.evaluations.update(driver.evidence)
         reached, differences = driver.reached()
         self.reached.update(reached)
-        self.disagreements.update(dict.fromkeys(differences))
+        self.lacking.update(dict.fromkeys((*differences, *driver.crashed_checkers)))
         self._on_example(self.examples)
