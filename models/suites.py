@@ -130,12 +130,12 @@ def _odd_hashes(copies: int) -> Iterator[Scenario]:
 
 
 KV = machine_suite("kv-machine", "allocator machine", KvMachine, MachineSize(200), KV_FLOORS, 30.0)
-SCHEDULER = machine_suite("scheduler-machine", "scheduler machine", SchedulerMachine, MachineSize(150), SCHEDULER_FLOORS, 20.0)
-ENGINE = machine_suite("engine-machine", "engine machine", EngineMachine, MachineSize(250), ENGINE_FLOORS, 45.0)
-PORTABLE = machine_suite("portable-machine", "portable machine", PortableAssayMachine, MachineSize(80), PORTABLE_FLOORS, 12.0)
-RADIX = machine_suite("radix-machine", "portable machine, radix", RadixMachine, MachineSize(80), PORTABLE_FLOORS, 12.0)
-DIRECTED = story_suite("directed", "directed stories", stories, DIRECTED_FLOORS, 45.0)
-ODD_HASHES = story_suite("odd-hashes", "hashes that collide", _odd_hashes, (Reach.HASH_TWO_BIT, Reach.HASH_CONSTANT), 8.0)
-REFUSALS = story_suite("refusals", "every block refused once", refusal_stories, (Reach.REFUSED_BLOCK,), 8.0)
+SCHEDULER = machine_suite("scheduler-machine", "scheduler machine", SchedulerMachine, MachineSize(150), SCHEDULER_FLOORS, 24.0)
+ENGINE = machine_suite("engine-machine", "engine machine", EngineMachine, MachineSize(400), ENGINE_FLOORS, 60.0)
+PORTABLE = machine_suite("portable-machine", "portable machine", PortableAssayMachine, MachineSize(80), PORTABLE_FLOORS, 16.0)
+RADIX = machine_suite("radix-machine", "portable machine, radix", RadixMachine, MachineSize(80), PORTABLE_FLOORS, 16.0)
+DIRECTED = story_suite("directed", "directed stories", stories, DIRECTED_FLOORS, 20.0)
+ODD_HASHES = story_suite("odd-hashes", "hashes that collide", _odd_hashes, (Reach.HASH_TWO_BIT, Reach.HASH_CONSTANT), 3.0)
+REFUSALS = story_suite("refusals", "every block refused once", refusal_stories, (Reach.REFUSED_BLOCK,), 3.0)
 
 SUITES: tuple[Suite, ...] = (KV, SCHEDULER, ENGINE, PORTABLE, RADIX, DIRECTED, ODD_HASHES, REFUSALS, WALK, TRACE)
