@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from engine_under_test.types import Event, EventKind
 from models.machines.driving import Driver
-from models.scenarios import Scenario, refusal_bases, refused_block
+from models.scenarios import Scenario, refused_block
+from models.stories import refusal_bases
 
 
 def refusal_stories(copies: int) -> Iterator[Scenario]:

@@ -1,14 +1,13 @@
 """Directed stories: fixed operations that lead to a chosen state whatever chance does, in worlds of many shapes.
 
-Owns what the stories are, never how they are run or judged: each is a pure value, run through the same World with every
-predicate (`models.machines.directed`). A story names what it must reach; that is counted, not believed.
+Owns what one story is; which of them are told is in `models.stories`. Never owns how they are run or judged: each is a pure
+value, run through the same World with every predicate (`models.machines.directed`). A story names what it must reach; that
+is counted, not believed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 from engine_under_test.types import Adapter, Media, Request, SamplingParams
@@ -330,100 +329,3 @@ def refused_block(base: Scenario, k: int) -> Scenario:
     """`base` once more, where the k-th block is refused; drained in the end."""
     ops = (Op(OpKind.REFUSE_BLOCK, k=k), *base.ops, DRAIN)
     return replace(base, name=f"{base.name} refuse {k=}", ops=ops, reaches=(Reach.REFUSED_BLOCK,))
-
-
-# ---- the list ------------------------------------------------------------------------------------------------------------
-
-
-def stories(copies: int) -> Iterator[Scenario]:
-    """Every story once, in the shapes that reach its floor; `copies` 1 is enough for the floors of quick, 6 for those of pr."""
-    yield from {story.name: story for family in _FAMILIES for story in family(copies)}.values()
-
-
-def _door(copies: int) -> Iterator[Scenario]:
-    for block_size, budget, variant in product((1, 2, 3, 4, 5, 8), (4, 7, 10), range(copies // 2 + 1)):
-        yield door(block_size, budget, variant)
-
-
-def _prompts(copies: int) -> Iterator[Scenario]:
-    for block_size, at_once, extra in product((1, 2, 4), (False, True), range(copies)):
-        yield same_prompt(block_size, 2 * block_size + extra, at_once=at_once)
-        yield reloaded_adapter(block_size, 2 * block_size + extra + at_once)
-
-
-def _cache(copies: int) -> Iterator[Scenario]:
-    for block_size, extra in product((2, 3, 4), range(1, copies + 1)):
-        for inside in (1, block_size - 1):
-            yield diverging(block_size, 2 * block_size + inside, extra)
-    for block_size, num_full in product((1, 2, 3, 4, 5), range(1, copies + 2)):
-        yield duplicates(block_size, num_full)
-        yield nothing_free(block_size + 1, num_full + 1, 1)
-        yield nothing_free(block_size + 2, num_full + 1, 2)
-    for block_size, num_free in product((2, 3, 4, 5, 6), range(1, copies + 2)):
-        for need in (1, num_free, num_free + 1):
-            yield trap(block_size, num_free, need)
-            yield trap(block_size, 1, need + num_free)
-
-
-def _resets_and_aborts(copies: int) -> Iterator[Scenario]:
-    for block_size, extra, depth in product((1, 2, 4), range(copies), (0, 1, 2)):
-        yield reset(block_size, 2 * block_size + 3 + extra, depth)
-        yield aborts(block_size, 2 * block_size + 8 + extra, depth)
-
-
-def _preemptions(copies: int) -> Iterator[Scenario]:
-    for block_size, num_full in product((1, 2), range(2, 3 + copies)):
-        for num_tokens in range(3, 3 + 3 * block_size):
-            yield preempted(block_size, num_full, num_tokens, extra=1)
-            yield preempted(block_size, num_full, num_tokens + block_size)
-    for block_size, num_full, extra in product((3, 4), range(2, 3 + copies), (0, 1)):
-        whole = (num_full + 1 + extra) * block_size  # the earlier one goes on for so long that it evicts everything
-        for num_tokens in (block_size + extra, block_size + 2, 2 * block_size, whole, whole + 1, whole + 2):
-            yield preempted(block_size, num_full, num_tokens, extra)
-    for block_size, num_full in product((1, 2, 3, 4), range(3, 4 + 2 * copies)):
-        yield aborted_waiting(block_size, num_full)
-
-
-def _choices(copies: int) -> Iterator[Scenario]:
-    for block_size, extra, n in product((2, 3, 4), range(copies), (2, 3)):
-        for is_aborted in (False, True):
-            yield forked(block_size, block_size * (1 + extra % 3) + 2 + extra % (block_size - 1), n, is_aborted=is_aborted)
-
-
-def _overlap(copies: int) -> Iterator[Scenario]:
-    for block_size, depth, variant in product((1, 2, 4), (0, 1, 2), range(copies)):
-        yield overlapped(block_size, depth, variant)
-    for block_size, num_blocks in product((2, 3, 4), range(4, 6 + copies)):
-        yield lost_chunk(block_size, num_blocks)
-    for block_size, variant in product((1, 2, 4), range(2 * copies)):
-        yield late(block_size, variant)
-    for block_size, switch in product((1, 3), ("prefix_cache", "batching", "chunking")):
-        yield plain_path(block_size, switch)
-
-
-_FAMILIES: tuple[Callable[[int], Iterator[Scenario]], ...] = (
-    _door,
-    _prompts,
-    _cache,
-    _resets_and_aborts,
-    _preemptions,
-    _choices,
-    _overlap,
-)
-
-
-def odd_hash_stories(hasher: str, copies: int) -> Iterator[Scenario]:
-    """The stories about the index, under a hash that collides."""
-    for block_size, extra in product((1, 2, 4), range(copies)):
-        for at_once in (False, True):
-            yield same_prompt(block_size, 2 * block_size + 1 + extra, at_once=at_once, hasher=hasher)
-        yield duplicates(block_size, 1 + extra % 3, hasher)
-        yield trap(block_size + 1, 1 + extra % 3, 2, hasher)
-        yield preempted(block_size, 2 + extra % 3, 3 * block_size, 0, hasher)
-
-
-def refusal_bases(copies: int) -> Iterator[Scenario]:
-    """Small worlds, each short enough to refuse every block of it in turn."""
-    bases = (preempted(2, 2, 5), forked(2, 4, 2, is_aborted=False), duplicates(2, 2))
-    deep = (overlapped(2, depth, 0) for depth in (0, 1, 2)[: max(1, copies - 1)])
-    yield from map(without_drains, (*bases, *deep))

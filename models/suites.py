@@ -20,8 +20,9 @@ from models.machines.scheduler import SchedulerMachine
 from models.machines.tally import Tally
 from models.reach import FLOOR_PR, Reach, missed
 from models.refusals import refusal_stories
-from models.scenarios import Scenario, odd_hash_stories, stories
+from models.scenarios import Scenario
 from models.shrink import run_once, shrink_world
+from models.stories import odd_hash_stories, stories
 from models.trace.suite import SUITE as TRACE
 from models.walk_suite import WALK, run_and_check
 from properties.checkers import CHECKERS

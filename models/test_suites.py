@@ -15,14 +15,13 @@ from models.scenarios import (
     STEP,
     Scenario,
     add,
-    odd_hash_stories,
     preempted,
     refused_block,
     spec,
-    stories,
     trap,
     without_drains,
 )
+from models.stories import odd_hash_stories, stories
 from models.suites import DIRECTED_FLOORS, SUITES, result_of, story_suite
 from properties.op import Op, OpKind
 from properties.suite import Profile, SuiteContext

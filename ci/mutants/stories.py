@@ -11,7 +11,8 @@ from itertools import chain, islice
 from typing import Any
 
 from models.refusals import refusal_stories
-from models.scenarios import Scenario, odd_hash_stories, stories
+from models.scenarios import Scenario
+from models.stories import odd_hash_stories, stories
 from models.walk import walk_ops
 from models.walk_suite import SHAPES
 from properties.op import Op
