@@ -16,7 +16,7 @@ from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.types import Caps, PlannedStep, StepResult
 from models.allocator_model import Key
-from models.law import Law, Track
+from models.law import POISON, Law, Track
 from properties.doubles import RecordingNoise
 from properties.moment import Execution
 
@@ -115,8 +115,21 @@ class Device:
             row_ends=launch.row_ends,
             expected_tokens=self._expected_tokens(flight, ends),
             changed_slots=frozenset(changed.tolist()),
+            stale_slots=self._stale_slots(step),
             addresses=self._noise.take_addresses(),
         )
+
+    def _stale_slots(self, step: PlannedStep) -> frozenset[int]:
+        """Slots of new blocks that the plan does not write and that hold something other than poison."""
+        reservation, size = step.reservation, self._caps.block_size
+        new = [block for blocks in reservation.new_blocks for block in blocks]
+        if not new or size == 1:
+            return frozenset()
+        slots = {slot for block in new for slot in range(block * size, (block + 1) * size)}.difference(reservation.slots)
+        for copy in reservation.copies:
+            slots.difference_update(range(copy.target * size, copy.target * size + copy.num_slots))
+        left = sorted(slots)
+        return frozenset(slot for slot, cell in zip(left, self._runner.store[left], strict=True) if (cell != POISON).any())
 
     def _expected_tokens(self, flight: Flight, ends: list[int]) -> tuple[tuple[int, ...], ...]:
         """What the rows sample by the law; the next plans of these choices compute on it."""

@@ -109,7 +109,8 @@ def read_kills(path: Path = KILLS) -> Names:
     found: dict[str, list[str]] = {}
     for mutant in json.loads(path.read_text(encoding="utf-8"))["mutants"]:
         if mutant["verdict"] == "killed":
-            found.setdefault(mutant["by"], []).append(mutant["id"])
+            for identifier in dict.fromkeys((mutant["by"], *mutant.get("also", ()))):
+                found.setdefault(identifier, []).append(mutant["id"])
     return found
 
 
@@ -143,7 +144,8 @@ def _head() -> list[str]:
         "- *Observable where* says what a target must have for a predicate to see anything. Elsewhere the invariant is *not",
         "  observable* for that target, which is never the same as passed.",
         "- *Suites* are those that evaluated the identifier in the gate run that was recorded last.",
-        "- *Kills* are the mutants whose first violation bore this identifier, as `assay mutants --record` saw them.",
+        "- *Kills* are the mutants that the identifier's predicates found, first or on their own, as `assay mutants --record`",
+        "  saw them.",
         "",
     ]
 

@@ -118,6 +118,7 @@ class Execution:
     row_ends: tuple[int, ...]  # end of each row in the two arrays
     expected_tokens: tuple[tuple[int, ...], ...]  # what the law says each row samples
     changed_slots: frozenset[int]  # every slot of the store (padding included) whose content is not what it was
+    stale_slots: frozenset[int]  # slots of the plan's new blocks that it does not write and that do not hold poison
     addresses: tuple[NoiseAddress, ...]  # each address drawn for a token of this plan
 
 
@@ -146,7 +147,7 @@ class Moment:
     ``in_flight``: plans launched before this happening, neither committed nor lost then, oldest first.
     ``uses``: for each unsettled plan (launched, fence not passed; without fences: in flight) the blocks that its rows read
     or write and its copies touch. ``writes``: likewise the slots written. Both as they were *before* this happening.
-    ``is_audit``: check whole structures (every 16th moment and at drains), not only what was touched.
+    ``is_audit``: check whole structures (every 16th step and at drains), not only what was touched.
     """
 
     caps: Caps

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ci.mutants.mutant import Fate
 from models.build import world_from
 from models.shrink import shrink_world
+from properties.invariants import ALL
+from properties.op import Op, OpKind
 from properties.suite import CheckResult, Profile, Suite, SuiteContext
 from properties.verdict import Verdict
 
@@ -67,7 +69,26 @@ def _hear(story: Any) -> dict[str, Any] | None:
         raise Crashed(f"{story.name}: {violation.sentence}")
     told = story.ops[: world.ops + world.noops]
     shrunk = shrink_world(story.spec, told, violation, max_seconds=_SHRINK_S)
-    return _killed(violation.invariant, violation.name, story.name, ops=len(told), shrunk=len(shrunk.ops))
+    also = witnesses(shrunk.spec, shrunk.ops)
+    return _killed(violation.invariant, violation.name, story.name, ops=len(told), shrunk=len(shrunk.ops), also=also)
+
+
+def witnesses(spec: Mapping[str, Any], ops: Sequence[Op]) -> tuple[str, ...]:
+    """The identifiers whose predicates find the story when nothing else is judged, a drain behind it included.
+
+    A run ends at its first violation, so that the one that is named hides the others: this is how they are proven.
+    """
+    found = []
+    for identifier in dict.fromkeys(predicate.identifier for predicate in ALL):
+        alone = [predicate for predicate in ALL if predicate.identifier == identifier]
+        try:
+            world = world_from(spec, predicates=alone)
+            world.run((*ops, Op(OpKind.DRAIN)))
+        except Exception:  # a predicate that raises has found nothing
+            continue
+        if world.violation is not None and world.violation.invariant == identifier:
+            found.append(identifier)
+    return tuple(found)
 
 
 def _run(suite: Suite, seed: int) -> dict[str, Any] | None:
@@ -87,15 +108,19 @@ def kill_in(result: CheckResult) -> dict[str, Any] | None:
         violation = failure.violation
         if is_of_the_catalogue(violation.invariant):
             found = failure.ops_found or len(failure.ops)
-            return _killed(violation.invariant, violation.name, result.id, ops=found, shrunk=len(failure.ops))
+            also = witnesses(failure.world, failure.ops) if "config" in failure.world else ()
+            name = violation.name
+            return _killed(violation.invariant, name, result.id, ops=found, shrunk=len(failure.ops), also=also)
     for statistic in result.statistics:
         if statistic.verdict is Verdict.INVALID:
             return _killed(statistic.id, statistic.null, result.id)
     return None
 
 
-def _killed(by: str, by_name: str, where: str, ops: int | None = None, shrunk: int | None = None) -> dict[str, Any]:
-    return {"fate": Fate.KILLED, "by": by, "by_name": by_name, "where": where, "ops": ops, "shrunk": shrunk}
+def _killed(
+    by: str, by_name: str, where: str, ops: int | None = None, shrunk: int | None = None, also: Sequence[str] = ()
+) -> dict[str, Any]:
+    return {"fate": Fate.KILLED, "by": by, "by_name": by_name, "where": where, "ops": ops, "shrunk": shrunk, "also": also}
 
 
 def is_of_the_catalogue(invariant: str) -> bool:

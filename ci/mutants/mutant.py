@@ -55,6 +55,7 @@ class MutantResult:
     shrunk: int | None = None
     wall_s: float = 0.0
     note: str = ""
+    also: tuple[str, ...] = ()  # every identifier whose predicates, each on its own, find the shrunk story
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -68,4 +69,5 @@ class MutantResult:
             "shrunk": self.shrunk,
             "wall_s": round(self.wall_s, 2),
             "note": self.note,
+            "also": list(self.also),
         }

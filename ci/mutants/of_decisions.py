@@ -145,4 +145,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "                available += 1",
         "What a preemption gives is overestimated, since others share the blocks.",
     ),
+    Mutant(
+        "in-flight-rows-forgotten",
+        "vllm-async-placeholder-underflow",
+        "https://github.com/vllm-project/vllm/pull/47900",
+        _SCHEDULER,
+        "        start = seq.scheduled_len if seq.rows else seq.committed_len\n        remaining",
+        "        start = seq.committed_len\n        remaining",
+        "A row starts where its choice was committed, though a plan in flight computes from there.",
+    ),
 )

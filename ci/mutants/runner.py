@@ -73,7 +73,8 @@ def fate_of(name: str, origin: str, report: JobReport | None, why_missing: str) 
     """The fate that a job's report tells; no report is no kill."""
     if report is not None and report.mutant is not None:
         data = dict(report.mutant)
-        return MutantResult(fate=Fate(data.pop("verdict")), **data)
+        also = tuple(data.pop("also", ()))
+        return MutantResult(fate=Fate(data.pop("verdict")), also=also, **data)
     if report is not None:
         return MutantResult(name, origin, Fate.BROKEN, note=last_line(report.crash))
     return MutantResult(name, origin, Fate.SURVIVED, note=why_missing or "its process died without a report")

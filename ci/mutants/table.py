@@ -18,7 +18,7 @@ PATH = ROOT / "ci" / "mutants" / "kills.json"
 PAGE = ROOT / "docs" / "corpus.md"
 _HEAD = ("mutant", "re-creates", "killed by", "after", "shrunk to")
 _NOTE = 150  # characters
-_TIMELESS = ("id", "origin", "verdict", "by", "by_name", "where", "ops", "shrunk")
+_TIMELESS = ("id", "origin", "verdict", "by", "by_name", "where", "ops", "shrunk", "also")
 
 
 def table_lines(results: Sequence[MutantResult]) -> Iterator[str]:

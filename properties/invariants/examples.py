@@ -306,5 +306,6 @@ EXECUTION = Execution(
     row_ends=(11, 19, 27, 36),
     expected_tokens=RESULT.tokens,
     changed_slots=frozenset({14, 39, 43, 32, 36, 37, 38, 40, 41, 42}),
+    stale_slots=frozenset(),
     addresses=(NoiseAddress(7, 0, 8, 0), NoiseAddress(7, 1, 8, 0), NoiseAddress(7, 0, 9, 0)),
 )

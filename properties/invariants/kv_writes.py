@@ -55,9 +55,9 @@ def committed_slots_are_never_rewritten(moment: Moment) -> Violation | None:
     """
     assert moment.planned is not None
     plan, reservation = moment.planned.plan, moment.planned.reservation
-    now, size = reading(moment.after), moment.after.block_size
+    rows, size = reading(moment.after).by_row, moment.after.block_size
     for row, start in zip(rows_of(plan), plan.starts, strict=True):
-        sequence = now.row(row)
+        sequence = rows.get(row)
         if sequence is not None and start < sequence.committed_len:
             return violation("KV-3", row_named(row), f"writes from position {start}", f"from {sequence.committed_len} on")
     indexed = {slot // size for slot in reservation.slots}.intersection(moment.after.cached)
@@ -76,7 +76,7 @@ def taken_blocks_have_no_holder(moment: Moment) -> Violation | None:
     new = set(taken)
     if len(new) != len(taken):
         return violation("KV-10", blocks_named(b for b in new if taken.count(b) > 1), "taken twice by one plan", "once")
-    if new and not new.isdisjoint(still_held(moment)):
+    if not new.isdisjoint(reading(moment.before).held) and not new.isdisjoint(still_held(moment)):
         return violation("KV-10", blocks_named(new & still_held(moment)), "taken while held", "a block without a holder")
     return None
 
@@ -179,6 +179,21 @@ def only_listed_slots_are_written(moment: Moment) -> Violation | None:
     return None
 
 
+def new_blocks_hold_poison(moment: Moment) -> Violation | None:
+    """KV-16: a block that a plan takes holds poison wherever the plan does not write: it was filled when it became empty or
+    was evicted, and a copy brings the filled part only.
+
+    Source: rvllm pull 32; engine_under_test/types.py, Reservation.
+    """
+    assert moment.execution is not None
+    stale = moment.execution.stale_slots
+    if stale:
+        slot, size = min(stale), moment.after.block_size
+        subject = f"slot {slot} (block {slot // size})"
+        return violation("KV-16", subject, f"old content behind plan {moment.execution.step.plan.plan_id}", "poison")
+    return None
+
+
 PREDICATES: Final[tuple[Predicate, ...]] = (
     predicate("KV-10", taken_blocks_have_no_holder, Happening.PLANNED, needs=("planned",)),
     predicate(
@@ -188,7 +203,12 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
         needs=("planned",),
         is_observable=lambda caps: caps.has_fences,
     ),
-    predicate("KV-10", quarantine_waits_for_the_last_use, is_observable=lambda caps: caps.has_fences),
+    predicate(
+        "KV-10",
+        quarantine_waits_for_the_last_use,
+        reads=("quarantined",),
+        is_observable=lambda caps: caps.has_fences,
+    ),
     predicate("KV-3", writes_of_a_slot_are_ordered, Happening.PLANNED, needs=("planned",)),
     predicate("KV-3", committed_slots_are_never_rewritten, Happening.PLANNED, needs=("planned",)),
     predicate(
@@ -199,4 +219,11 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
         is_observable=lambda caps: caps.has_choices,
     ),
     predicate("KV-16", only_listed_slots_are_written, Happening.LANDED, needs=("execution",)),
+    predicate(
+        "KV-16",
+        new_blocks_hold_poison,
+        Happening.LANDED,
+        needs=("execution",),
+        is_observable=lambda caps: caps.has_transaction,  # others need not fill what they free
+    ),
 )

@@ -90,6 +90,7 @@ BAD = (
     Bad("shared_blocks_are_copied_on_write", "too little is copied", "planned", (*_RES, "copies", 0, "num_slots"), 2),
     Bad("shared_blocks_are_copied_on_write", "the shared block is written", "planned", (*_RES, "tables"), _NOBODY_COPIES),
     Bad("only_listed_slots_are_written", "a slot of block 6", "landed", ("execution", "changed_slots"), lambda s: s | {24}),
+    Bad("new_blocks_hold_poison", "old content is left", "landed", ("execution", "stale_slots"), frozenset({33})),
     Bad("only_listed_slots_are_written", "the padding", "landed", ("execution", "changed_slots"), lambda s: s | {0}),
     # kv_index
     Bad(
