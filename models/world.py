@@ -27,7 +27,7 @@ from properties.op import Op, OpKind
 from properties.recount import Recount
 from properties.verdict import Violation
 
-AUDIT_EVERY = 16  # moments between two looks at whole structures
+AUDIT_EVERY = 16  # steps between two looks at whole structures
 _PAST_RESULTS = 64
 _PLANS_UNTIL_HEALED = 3  # a lost step is retried with half of its rows, the rest comes after
 
@@ -59,7 +59,7 @@ class World:
         self._device = Device(caps)
         self._on_moment = on_moment
         self._predicates = Judge(predicates, caps)
-        self._moments = 0
+        self._audited_steps = 0
         self._index = -1
         self._admission: Admission | None = None
         self._flights: list[Flight] = []  # launched, neither committed nor lost
@@ -507,8 +507,9 @@ class World:
         **columns: Any,
     ) -> None:
         """One moment before every predicate; what a model found (``wrong``) counts when no predicate found anything."""
-        self._moments += 1
-        is_audit = is_audit or self._moments % AUDIT_EVERY == 0
+        is_audit = is_audit or self.checked_steps - self._audited_steps >= AUDIT_EVERY
+        if is_audit:
+            self._audited_steps = self.checked_steps
         moment = Moment(
             caps=self.caps,
             happening=happening,

@@ -23,7 +23,7 @@ def evicted_blocks_are_idle(moment: Moment) -> Violation | None:
         return None
     hits = frozenset(chain.from_iterable(moment.planned.plan.hit_blocks))
     for busy, where in (
-        (still_held(moment), "held"),
+        (still_held(moment) if not evicted.isdisjoint(reading(moment.before).held) else frozenset(), "held"),
         (hits, "hit by the same plan"),
         (frozenset(moment.after.quarantined), "quarantined"),
     ):
@@ -47,9 +47,9 @@ def least_recently_used_goes_first(moment: Moment) -> Violation | None:
         return _by_release(moment, evicted)
     if not stayed:
         return None
-    place = before.place
-    last = max(evicted, key=lambda block: place.get(block, len(place)))
-    passed = [block for block in stayed if place[block] < place.get(last, len(place))]
+    queue = moment.before.free
+    last = max(evicted, key=lambda block: queue.index(block) if block in before.free else len(queue))
+    passed = stayed.intersection(queue[: queue.index(last)] if last in before.free else queue)
     if passed:
         return violation(
             "KV-9", f"block {last}", f"evicted, {blocks_named(passed)} was free longer", "least recently used first"
@@ -126,6 +126,6 @@ _MAY_FREE: Final = frozenset(Happening) - {Happening.ROLLED_BACK, Happening.RESE
 PREDICATES: Final[tuple[Predicate, ...]] = (
     predicate("KV-9", evicted_blocks_are_idle, Happening.PLANNED, needs=("planned",), is_observable=_caches),
     predicate("KV-9", least_recently_used_goes_first, Happening.PLANNED, needs=("planned",), is_observable=_caches),
-    predicate("KV-9", released_blocks_queue_behind, *_MAY_FREE, is_observable=_queues_cached),
-    predicate("KV-9", tails_go_before_heads, *_MAY_FREE, is_observable=_queues_cached),
+    predicate("KV-9", released_blocks_queue_behind, *_MAY_FREE, reads=("free",), is_observable=_queues_cached),
+    predicate("KV-9", tails_go_before_heads, *_MAY_FREE, reads=("free",), is_observable=_queues_cached),
 )

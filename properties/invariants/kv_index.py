@@ -197,9 +197,9 @@ def _caches(caps: Caps) -> bool:
 
 
 PREDICATES: Final[tuple[Predicate, ...]] = (
-    predicate("KV-6", index_names_committed_blocks_only, is_observable=_caches),
-    predicate("KV-7", entries_stand_under_their_true_key, is_observable=_caches),
-    predicate("KV-7", entries_name_what_their_block_holds, is_observable=_caches),
+    predicate("KV-6", index_names_committed_blocks_only, reads=("cached",), is_observable=_caches),
+    predicate("KV-7", entries_stand_under_their_true_key, reads=("cached",), is_observable=_caches),
+    predicate("KV-7", entries_name_what_their_block_holds, reads=("cached",), is_observable=_caches),
     predicate(
         "KV-7",
         blocks_are_published_once,
@@ -210,5 +210,5 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
     predicate("KV-8", hits_stay_in_their_namespace, Happening.PLANNED, needs=("planned",), is_observable=_caches),
     predicate("KV-13", hits_leave_something_to_compute, Happening.PLANNED, needs=("planned",), is_observable=_caches),
     predicate("KV-15", committed_content_stays_hittable, is_observable=_caches),
-    predicate("KV-15", parents_of_entries_stay, is_observable=_caches),
+    predicate("KV-15", parents_of_entries_stay, reads=("cached",), is_observable=_caches),
 )

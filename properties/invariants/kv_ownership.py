@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
 from functools import lru_cache
 from itertools import chain
 from typing import Final
 
 from engine_under_test.types import PADDING_BLOCK, Caps, EventKind, ReferenceModel, Snapshot
-from properties.invariants.predicate import Predicate, blocks_named, predicate, violation
+from properties.invariants.predicate import HOLDERS, Predicate, blocks_named, predicate, violation
 from properties.invariants.reading import reading
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
@@ -131,6 +130,8 @@ def each_acquisition_is_freed_once(moment: Moment) -> Violation | None:
     """
     if moment.before.generation != moment.after.generation:
         return None
+    if not [event for event in moment.events if event.kind is EventKind.FREED]:
+        return None
     free = set(reading(moment.before).free)
     for event in moment.events:
         if event.kind is EventKind.FREED:
@@ -147,28 +148,40 @@ _TAKES: Final = frozenset({EventKind.RESERVED, EventKind.HIT, EventKind.OWNED, E
 
 
 def padding_belongs_to_nobody(moment: Moment) -> Violation | None:
-    """KV-14: the padding block is never owned, cached, quarantined, free, planned or read.
+    """KV-14: the padding block is never held, free, cached or quarantined.
 
     Source: rvllm pull 32 (padded rows wrote the KV of a live slot 0).
     """
     after, now = moment.after, reading(moment.after)
-    places: list[tuple[str, Container[int]]] = [
-        ("held", now.held),
-        ("free", now.free),
-        ("cached", after.cached),
-        ("quarantined", after.quarantined),
-    ]
-    if moment.planned is not None:
-        plan, reservation = moment.planned.plan, moment.planned.reservation
-        places.append(("in a planned table or hit", set(chain(*reservation.tables, *plan.hit_blocks))))
-        places.append(("filled", reservation.fills))
-        places += [("copied", copy[:2]) for copy in reservation.copies]
-        if reservation.slots and min(reservation.slots) < after.block_size:
-            places.append(("written", (PADDING_BLOCK,)))
-    for where, blocks in places:
-        if PADDING_BLOCK in blocks:
-            return violation("KV-14", f"the padding block ({PADDING_BLOCK})", where, "nobody's, never read and never written")
+    if PADDING_BLOCK in now.held:
+        return _padding_is("held")
+    if PADDING_BLOCK in now.free:
+        return _padding_is("free")
+    if PADDING_BLOCK in after.cached:
+        return _padding_is("cached")
+    return _padding_is("quarantined") if PADDING_BLOCK in after.quarantined else None
+
+
+def padding_is_never_planned(moment: Moment) -> Violation | None:
+    """KV-14: no plan names the padding block: not in a table, a hit, a fill, a copy or a slot.
+
+    Source: rvllm pull 32 (padded rows wrote the KV of a live slot 0).
+    """
+    assert moment.planned is not None
+    plan, reservation = moment.planned.plan, moment.planned.reservation
+    if PADDING_BLOCK in chain.from_iterable(reservation.tables) or PADDING_BLOCK in chain.from_iterable(plan.hit_blocks):
+        return _padding_is("in a planned table or hit")
+    if PADDING_BLOCK in reservation.fills:
+        return _padding_is("filled")
+    if any(PADDING_BLOCK in copy[:2] for copy in reservation.copies):
+        return _padding_is("copied")
+    if reservation.slots and min(reservation.slots) < moment.after.block_size:
+        return _padding_is("written")
     return None
+
+
+def _padding_is(where: str) -> Violation:
+    return violation("KV-14", f"the padding block ({PADDING_BLOCK})", where, "nobody's, never read and never written")
 
 
 def _counts_tables(caps: Caps) -> bool:
@@ -176,16 +189,34 @@ def _counts_tables(caps: Caps) -> bool:
 
 
 PREDICATES: Final[tuple[Predicate, ...]] = (
-    predicate("KV-14", padding_belongs_to_nobody, is_observable=lambda caps: caps.has_padding),
-    predicate("KV-4", blocks_are_freed_once),
-    predicate("KV-4", freed_blocks_have_no_holder),
-    predicate("KV-4", freed_blocks_are_behind_their_fence, is_observable=lambda caps: caps.has_fences),
+    predicate(
+        "KV-14",
+        padding_belongs_to_nobody,
+        reads=(*HOLDERS, "free", "cached", "quarantined"),
+        is_observable=lambda caps: caps.has_padding,
+    ),
+    predicate(
+        "KV-14",
+        padding_is_never_planned,
+        Happening.PLANNED,
+        needs=("planned",),
+        is_observable=lambda caps: caps.has_padding,
+    ),
+    predicate("KV-4", blocks_are_freed_once, reads=("free",)),
+    predicate("KV-4", freed_blocks_have_no_holder, reads=(*HOLDERS, "free", "ref_counts")),
+    predicate("KV-4", freed_blocks_are_behind_their_fence, reads=("free",), is_observable=lambda caps: caps.has_fences),
     predicate(
         "KV-4",
         each_acquisition_is_freed_once,
         *(set(Happening) - {Happening.ROLLED_BACK, Happening.RESET, Happening.RESTARTED}),
         is_observable=lambda caps: caps.has_events,
     ),
-    predicate("KV-1", blocks_are_conserved),
-    predicate("KV-2", reference_counts_are_true, needs=("after.ref_counts",), is_observable=_counts_tables),
+    predicate("KV-1", blocks_are_conserved, reads=(*HOLDERS, "free", "cached", "quarantined")),
+    predicate(
+        "KV-2",
+        reference_counts_are_true,
+        needs=("after.ref_counts",),
+        reads=(*HOLDERS, "ref_counts"),
+        is_observable=_counts_tables,
+    ),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Final
 
 from engine_under_test.types import Caps, RowId
 from properties.invariants.catalogue import CATALOGUE
@@ -19,13 +20,19 @@ def _always(_caps: Caps) -> bool:
     return True
 
 
+SEQUENCES: Final = ("running", "waiting")
+HOLDERS: Final = (*SEQUENCES, "reservations", "pinned")
+
+
 @dataclass(frozen=True, slots=True)
 class Predicate:
     """A function that judges one moment, with the invariant that it judges.
 
     ``happenings``: which moments it applies to; None: all. ``needs``: columns of the moment ("planned",
-    "after.ref_counts") without which it has nothing to look at. ``is_observable``: whether a target with these caps shows
-    what it looks at; if not, the invariant is *not observable* there, which is never passed.
+    "after.ref_counts") without which it has nothing to look at. ``reads``: the columns of the snapshots on which its answer
+    depends, and nothing else does: where `after` equals `before` in all of them, what held of `before` holds of `after` and
+    need not be judged again, but for an audit. Empty: it is judged at every moment. ``is_observable``: whether a target with
+    these caps shows what it looks at; if not, the invariant is *not observable* there, which is never passed.
     """
 
     identifier: str
@@ -36,6 +43,7 @@ class Predicate:
     is_observable: Callable[[Caps], bool] = _always
     happenings: frozenset[Happening] | None = None
     needs: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
     _looks: tuple[Callable[[Moment], object], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,6 +67,7 @@ def predicate(
     check: Callable[[Moment], Violation | None],
     *happenings: Happening,
     needs: tuple[str, ...] = (),
+    reads: tuple[str, ...] = (),
     is_observable: Callable[[Caps], bool] = _always,
 ) -> Predicate:
     """Ties a function to its entry of the catalogue. No happenings: it applies to every moment.
@@ -67,7 +76,7 @@ def predicate(
     """
     entry = CATALOGUE[identifier]
     source = " ".join((check.__doc__ or "").partition("Source:")[2].split())
-    return Predicate(*entry, source, check, is_observable, frozenset(happenings) or None, needs)
+    return Predicate(*entry, source, check, is_observable, frozenset(happenings) or None, needs, reads)
 
 
 def violation(identifier: str, subject: str, found: object, expected: object, *facts: str) -> Violation:

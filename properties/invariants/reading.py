@@ -7,9 +7,9 @@ one's `before`). Judges nothing; forgetting everything would change the cost and
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from engine_under_test.types import Plan, PrefixEntry, RowId, SequenceSnapshot, Snapshot
 from properties.moment import Moment
@@ -17,43 +17,67 @@ from properties.moment import Moment
 ChoiceKey = tuple[str, int, int]  # request_id, choice, incarnation
 
 
+_SEQUENCES: Final = ("by_choice", "by_row", "owned", "table_counts")
+_QUEUE: Final = ("free", "place")
+
+
 class Reading:
-    """A snapshot's live choices by identity and its blocks by holder.
+    """A snapshot's live choices by identity and its blocks by holder. Each is derived when somebody first asks for it.
 
     ``owned``: named by a table. ``reserved``: held by a plan in flight. ``held``: those and the pinned ones.
     """
 
-    __slots__ = ("_by_row", "_place", "_table_counts", "by_choice", "free", "held", "owned", "reserved", "snapshot")
+    by_choice: dict[ChoiceKey, SequenceSnapshot]
+    by_row: dict[tuple[str, int, int, int], SequenceSnapshot]  # by identity, epoch included
+    free: frozenset[int]
+    held: frozenset[int]
+    owned: frozenset[int]
+    place: dict[int, int]  # where each free block stands in the queue, 0 next to be taken
+    reserved: frozenset[int]
+    table_counts: Counter[int]  # how many tables name each owned block
 
     def __init__(self, snapshot: Snapshot) -> None:
-        sequences = (*snapshot.running, *snapshot.waiting)
         self.snapshot = snapshot
-        self.by_choice: dict[ChoiceKey, SequenceSnapshot] = {(s.request_id, s.choice, s.incarnation): s for s in sequences}
-        self._by_row = {(s.request_id, s.choice, s.incarnation, s.epoch): s for s in sequences}
-        self.free = frozenset(snapshot.free)
-        self.owned: frozenset[int] = frozenset(chain.from_iterable([s.table for s in sequences]))
-        self.reserved: frozenset[int] = frozenset(chain.from_iterable(snapshot.reservations.values()))
-        self.held = self.owned.union(self.reserved, snapshot.pinned)
-        self._table_counts: Counter[int] | None = None
-        self._place: dict[int, int] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Asked only for what has not been derived."""
+        derive = _DERIVED.get(name)
+        if derive is None:
+            raise AttributeError(name)
+        found = derive(self)
+        setattr(self, name, found)
+        return found
+
+    def sequences(self) -> tuple[SequenceSnapshot, ...]:
+        return (*self.snapshot.running, *self.snapshot.waiting)
 
     def row(self, row: RowId) -> SequenceSnapshot | None:
         """The live choice with exactly this identity, epoch included."""
-        return self._by_row.get(row)
+        return self.by_row.get(row)
 
-    @property
-    def place(self) -> Mapping[int, int]:
-        """Where each free block stands in the queue, 0 next to be taken."""
-        if self._place is None:
-            self._place = {block: number for number, block in enumerate(self.snapshot.free)}
-        return self._place
+    def take_over(self, earlier: Reading) -> None:
+        """What an earlier snapshot with the same columns has had derived."""
+        one, other = self.snapshot, earlier.snapshot
+        if one.running == other.running and one.waiting == other.waiting:
+            self._copy(earlier, _SEQUENCES)
+        if one.free == other.free:
+            self._copy(earlier, _QUEUE)
 
-    @property
-    def table_counts(self) -> Counter[int]:
-        """How many tables name each owned block."""
-        if self._table_counts is None:
-            self._table_counts = Counter(chain.from_iterable([s.table for s in self.by_choice.values()]))
-        return self._table_counts
+    def _copy(self, earlier: Reading, names: tuple[str, ...]) -> None:
+        known = vars(earlier)
+        vars(self).update({name: known[name] for name in names if name in known})
+
+
+_DERIVED: Final[dict[str, Callable[[Reading], object]]] = {
+    "by_choice": lambda known: {s[:3]: s for s in known.sequences()},
+    "by_row": lambda known: {s[:4]: s for s in known.sequences()},
+    "owned": lambda known: frozenset(chain.from_iterable([s.table for s in known.sequences()])),
+    "table_counts": lambda known: Counter(chain.from_iterable([s.table for s in known.sequences()])),
+    "free": lambda known: frozenset(known.snapshot.free),
+    "place": lambda known: {block: number for number, block in enumerate(known.snapshot.free)},
+    "reserved": lambda known: frozenset(chain.from_iterable(known.snapshot.reservations.values())),
+    "held": lambda known: known.owned.union(known.reserved, known.snapshot.pinned),
+}
 
 
 _RECENT: Final[deque[Reading]] = deque(maxlen=4)
@@ -67,7 +91,8 @@ def rows_of(plan: Plan) -> tuple[RowId, ...]:
     for known, rows in _ROWS:
         if known is plan:
             return rows
-    made = tuple(plan.row_ids())
+    names = [request.request_id for request in plan.requests]
+    made = tuple(map(RowId, names, plan.choices, plan.incarnations, plan.epochs))
     _ROWS.append((plan, made))
     return made
 
@@ -77,6 +102,8 @@ def reading(snapshot: Snapshot) -> Reading:
         if known.snapshot is snapshot:
             return known
     made = Reading(snapshot)
+    if _RECENT:
+        made.take_over(_RECENT[-1])
     _RECENT.append(made)
     return made
 
@@ -114,7 +141,7 @@ def still_held(moment: Moment) -> frozenset[int]:
             return blocks
     before, after = moment.before, moment.after
     now = reading(after)
-    tables = [s.table for s in before.sequences() if now.row(s.row_id) is not None]
+    tables = [s.table for s in before.sequences() if s[:4] in now.by_row]
     plans = [blocks for plan_id, blocks in before.reservations.items() if plan_id in after.reservations]
     found = frozenset(chain(*tables, *plans, set(before.pinned).intersection(after.pinned)))
     _STILL_HELD.append((moment, found))

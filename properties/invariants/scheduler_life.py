@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from engine_under_test.types import FinishReason, Output, ReferenceModel, RowId, Status
-from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
+from properties.invariants.predicate import SEQUENCES, Predicate, blocks_named, predicate, row_named, violation
 from properties.invariants.reading import reading, rows_of
 from properties.moment import ChoiceFacts, Happening, Moment
 from properties.recount import differences
@@ -257,7 +257,7 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
         is_observable=lambda caps: caps.has_abort,
     ),
     predicate("SC-6", quarantine_ends_with_its_fence, Happening.POLLED, is_observable=lambda caps: caps.has_fences),
-    predicate("SC-4", transitions_are_legal),
+    predicate("SC-4", transitions_are_legal, reads=SEQUENCES),
     predicate("SC-4", ended_choices_stay_ended),
     predicate("SC-5", outputs_are_contiguous, Happening.DELIVERED),
     predicate("SC-5", nobody_vanishes_without_an_end, Happening.DRAINED),
