@@ -401,6 +401,7 @@ class Caps:
     ``has_padding``: physical block 0 is a padding block and never used for data.
     ``progress_bound``: with faults over, the most iterations in which some live choice that is not waiting for a
     fence emits no token. ``overtake_bound``: how often a waiting request may see a later one admitted before it.
+    ``preemption_bound``: how often a choice may be preempted in a row without emitting a token; None: not stated.
     ``deadline_slack``: iterations by which an end by deadline may come late.
     """
 
@@ -413,6 +414,7 @@ class Caps:
     progress_bound: int
     overtake_bound: int
     deadline_slack: int = 1
+    preemption_bound: int | None = None
     max_active_adapters: int = 1
     adapters: tuple[Adapter, ...] = ()
     model_revision: str = ""

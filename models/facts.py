@@ -56,6 +56,7 @@ class ModelFacts:
         self.overtaken: Callable[[], Mapping[Key, int]] = self.scheduler.overtaken
         self.iterations_past_deadline: Callable[[], Mapping[Key, int]] = self.scheduler.iterations_past_deadline
         self.iterations_without_token: Callable[[], Mapping[Key, int]] = self.scheduler.iterations_without_token
+        self.preemptions_in_a_row: Callable[[], Mapping[Key, int]] = self.scheduler.preemptions_in_a_row
         self.came_of_age: Callable[[], Collection[Key]] = partial(self.scheduler.came_of_age, caps.overtake_bound)
 
     def live(self) -> Mapping[Key, ChoiceFacts]:
@@ -87,7 +88,7 @@ class ModelFacts:
             facts = self.requests.live.get(key)
             if facts is not None and facts.epoch == row.epoch:
                 facts.epoch = row.epoch + 1
-                self.scheduler.suspended(key)
+                self.scheduler.preempted(key)
                 self.prefix.suspended(key)
                 self.prefix.released(self.allocator.release((key,)), after.cached)
 

@@ -28,6 +28,7 @@ class SchedulerModel:
         self._begun: dict[Key, int] = {}  # the last epoch of a choice that stood in a plan
         self._waiting: dict[Key, int] = {}  # choice -> overtakes since it began to wait
         self._passed: dict[Key, int] = {}  # choice -> entries of later ones while it waited, in its whole life
+        self._in_a_row: dict[Key, int] = {}  # choice -> preemptions since it last emitted a token
         self._acceptance: dict[Key, int] = {}
         self._accepted = 0
         self._iterations = 0
@@ -178,7 +179,12 @@ class SchedulerModel:
         self._committed[key] = end
         self._ahead[key] = self._ahead.get(key, 0) - sampled
         if emitted:
+            self._in_a_row.pop(key, None)
             self._last_token[key] = self._any_token = self._iterations
+
+    def preempted(self, key: Key) -> None:
+        self._in_a_row[key] = self._in_a_row.get(key, 0) + 1
+        self.suspended(key)
 
     def suspended(self, key: Key) -> None:
         """Preempted, or restarted: it waits, and begins a new epoch later."""
@@ -189,6 +195,7 @@ class SchedulerModel:
         """A restart took what the choice had; whether it waits (again), or for a fork, shows in the snapshot."""
         self._forget_epoch(key)
         self._waiting.pop(key, None)
+        self._in_a_row.pop(key, None)
         self._forkable.discard((key[0], key[2]))
 
     def abandoned(self, key: Key, ahead: Sequence[tuple[int, bool]]) -> None:
@@ -204,7 +211,15 @@ class SchedulerModel:
 
     def ended(self, key: Key) -> None:
         self._forget_epoch(key)
-        for known in (self._waiting, self._passed, self._last_token, self._deadlines, self._late_since, self._begun):
+        for known in (
+            self._waiting,
+            self._passed,
+            self._in_a_row,
+            self._last_token,
+            self._deadlines,
+            self._late_since,
+            self._begun,
+        ):
             known.pop(key, None)
         self._acceptance.pop(key, None)
         for other in self._requests.live:
@@ -224,6 +239,9 @@ class SchedulerModel:
 
     def overtaken(self) -> dict[Key, int]:
         return self._waiting
+
+    def preemptions_in_a_row(self) -> dict[Key, int]:
+        return self._in_a_row
 
     def came_of_age(self, bound: int) -> set[Key]:
         """Those that may have been overtaken so often. A bound of 0 is everybody's age."""

@@ -28,11 +28,21 @@ from models.scenarios import (
     trap,
     without_drains,
 )
+from models.scenarios_in_flight import early_return, long_prompt_beside, orphaned_child
 
 
 def stories(copies: int) -> Iterator[Scenario]:
     """Every story once, in the shapes that reach its floor; `copies` 1 is enough for the floors of quick, 6 for those of pr."""
     yield from {story.name: story for family in _FAMILIES for story in family(copies)}.values()
+
+
+def _in_flight(copies: int) -> Iterator[Scenario]:
+    for block_size, spare in product((2, 3, 4), range(3, 4 + copies)):
+        yield orphaned_child(block_size, spare)
+    for num_blocks, max_tokens in product((7, 8, 9), range(4, 5 + copies)):
+        yield early_return(num_blocks, max_tokens)
+    for block_size in (2, 3):
+        yield long_prompt_beside(block_size, 24 * block_size)
 
 
 def _door(copies: int) -> Iterator[Scenario]:
@@ -104,6 +114,7 @@ _FAMILIES: tuple[Callable[[int], Iterator[Scenario]], ...] = (
     _preemptions,
     _choices,
     _overlap,
+    _in_flight,
 )
 
 

@@ -89,6 +89,9 @@ class Facts(Protocol):
         """Live choices that may have been overtaken as often as the target states, and so may go first for good. Generous:
         every entry of a later one counts, at any time of the choice's life."""
 
+    def preemptions_in_a_row(self) -> Mapping[tuple[str, int, int], int]:
+        """For each live choice that was preempted since it last emitted a token, how often."""
+
     def iterations_without_token(self) -> Mapping[tuple[str, int, int], int]:
         """For each live choice, plans made since it last emitted a token or began its epoch (while it waits: since any
         choice emitted one), counted while no fault was active."""

@@ -1,4 +1,4 @@
-"""The hunt for whatever is wrong: stories one by one, then whole suites of profile quick, until the first kill.
+"""The hunt for whatever is wrong: stories one by one, whole suites of profile quick, longer stories, until the first kill.
 
 Owns what counts as a kill: a predicate of the catalogue, or a statistical test over a run. An exception of the target or of
 a suite does not. It knows nothing of mutants: it would hunt any bug like this.
@@ -28,8 +28,8 @@ class Crashed(Exception):
 
 
 def hunt(stories: str, sources: Sequence[str], seed: int, now: Callable[[], float] = time.monotonic) -> dict[str, Any]:
-    """The columns of a `MutantResult` that the hunt fills in. ``stories``: a module with `sequence`, or "" for none;
-    ``sources``: modules with `SUITES`."""
+    """The columns of a `MutantResult` that the hunt fills in. ``stories``: a module with `sequence` and `longer`, or "" for
+    none; ``sources``: modules with `SUITES`."""
     ends_s = now() + HUNT_S
     crash = ""
     for stage in _stages(stories, sources, seed):
@@ -46,13 +46,19 @@ def hunt(stories: str, sources: Sequence[str], seed: int, now: Callable[[], floa
 
 
 def _stages(stories: str, sources: Sequence[str], seed: int) -> Iterator[Callable[[], dict[str, Any] | None]]:
-    if stories:
-        for story in importlib.import_module(stories).sequence(seed):
-            yield lambda story=story: _hear(story)  # type: ignore[misc]  # mypy can not infer a lambda's default
+    told = importlib.import_module(stories) if stories else None
+    if told is not None:
+        yield from map(_hearing, told.sequence(seed))
     for source in sources:
         suites = (suite for suite in importlib.import_module(source).SUITES if Profile.QUICK in suite.profiles)
         for suite in sorted(suites, key=lambda suite: suite.share_s):
-            yield lambda suite=suite: _run(suite, seed)  # type: ignore[misc]  # as above
+            yield lambda suite=suite: _run(suite, seed)  # type: ignore[misc]  # mypy can not infer a lambda's default
+    if told is not None:
+        yield from map(_hearing, told.longer(seed))
+
+
+def _hearing(story: Any) -> Callable[[], dict[str, Any] | None]:
+    return lambda: _hear(story)
 
 
 def _hear(story: Any) -> dict[str, Any] | None:

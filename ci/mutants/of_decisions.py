@@ -137,15 +137,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "A request that can outgrow the pool is accepted and waits for ever.",
     ),
     Mutant(
-        "victims-gain-too-much",
-        "sgl-overlap-retract-alloc",
-        "https://github.com/sgl-project/sglang/issues/14972",
-        _SCHEDULER,
-        "                available += left[block] == 0",
-        "                available += 1",
-        "What a preemption gives is overestimated, since others share the blocks.",
-    ),
-    Mutant(
         "in-flight-rows-forgotten",
         "vllm-async-placeholder-underflow",
         "https://github.com/vllm-project/vllm/pull/47900",

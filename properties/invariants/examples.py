@@ -46,6 +46,7 @@ CAPS = Caps(
     vocab_size=64,
     progress_bound=5,
     overtake_bound=0,
+    preemption_bound=2,
     adapters=(Adapter("lora", 1), Adapter("lora", 2)),
     victims=VictimSet.LAST_IN_ORDER,
     max_plans_in_flight=2,
@@ -73,6 +74,7 @@ class Known:
     releases: Mapping[int, int] = field(default_factory=dict)
     overtakes: Mapping[Key, int] = field(default_factory=dict)
     aged: frozenset[Key] = frozenset()
+    in_a_row: Mapping[Key, int] = field(default_factory=dict)
     idle: Mapping[Key, int] = field(default_factory=dict)
     late: Mapping[Key, int] = field(default_factory=dict)
     time: float = 10.0
@@ -100,6 +102,9 @@ class Known:
 
     def came_of_age(self) -> Collection[Key]:
         return self.aged
+
+    def preemptions_in_a_row(self) -> Mapping[Key, int]:
+        return self.in_a_row
 
     def iterations_without_token(self) -> Mapping[Key, int]:
         return self.idle

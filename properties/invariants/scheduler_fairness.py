@@ -1,4 +1,4 @@
-"""Who may enter and who must leave: seats, needless victims, returning victims, the declared order (SC-2, SC-8, SC-9).
+"""Who may enter and who must leave: seats, needless victims, returning victims, the declared order (SC-2, SC-7 to SC-9).
 
 What single rows of a plan may be is judged in `scheduler_plan`.
 """
@@ -76,6 +76,19 @@ def victims_return_when_their_plans_have_landed(moment: Moment) -> Violation | N
     return None
 
 
+def preemptions_lead_somewhere(moment: Moment) -> Violation | None:
+    """SC-7: a choice emits a token before it has been preempted more often in a row than stated, faults apart.
+
+    Source: vllm issue 25538 (a long prompt resumed on the blocks of one chunk, and preempted at the next).
+    """
+    bound, counts = moment.caps.preemption_bound, moment.facts.preemptions_in_a_row()
+    if bound is None or moment.has_fault or max(counts.values(), default=0) <= bound:
+        return None
+    key = max(counts, key=counts.__getitem__)
+    found = f"preempted {counts[key]} times without a token between"
+    return violation("SC-7", f"request {key[0]}, choice {key[1]}", found, f"at most {bound}, the stated bound")
+
+
 def the_declared_order_is_kept(moment: Moment) -> Violation | None:
     """SC-8: nobody enters before a waiting choice that is more urgent, unless it has come of age.
 
@@ -129,6 +142,13 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
         Happening.PLANNED,
         needs=("planned",),
         is_observable=_preempts,
+    ),
+    predicate(
+        "SC-7",
+        preemptions_lead_somewhere,
+        Happening.PLANNED,
+        needs=("caps.preemption_bound",),
+        is_observable=lambda caps: caps.preemption_bound is not None,
     ),
     predicate("SC-8", the_declared_order_is_kept, Happening.PLANNED, is_observable=_by_priority),
 )

@@ -304,6 +304,7 @@ BAD = (
     ),
     Bad("victims_keep_their_tokens", "a token is lost", "preempting", ("before", "running", 2, "visible_len"), 9),
     Bad("victims_keep_their_tokens", "it keeps a block", "preempting", (*_AFTER, "waiting", 0, "table"), (4,)),
+    Bad("preemptions_lead_somewhere", "once more than stated", "preempting", ("facts", "in_a_row"), {("c", 1, 1): 3}),
     Bad("running_choices_have_seats", "one more than there are seats", "planned", ("caps", "max_num_seqs"), 3),
     Bad("nobody_is_preempted_needlessly", "blocks are coming", "preempting", ("before", "quarantined"), {7: 3, 8: 3, 9: 3}),
     Bad(
