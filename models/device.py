@@ -68,7 +68,7 @@ class Device:
             key = (request.request_id, plan.choices[row], plan.incarnations[row])
             track = tracks.get(key)
             if track is None:
-                track = tracks[key] = Track(request, plan.choices[row])
+                track = tracks[key] = self._law.open(request, plan.choices[row])
             found.append(track)
         flight = Flight(step, found)
         self._stream.append(flight)
@@ -100,18 +100,16 @@ class Device:
         launch = self._runner.launch(step.plan, step.reservation)
         result = launch.result()
         store = self._runner.store
-        changed = (store != self._shadow).any(axis=1).nonzero()[0]
-        if len(changed):
-            self._shadow[changed] = store[changed]
+        changed = (store != self._shadow).reshape(-1).nonzero()[0] // 2
+        np.copyto(self._shadow, store)
         ends = [start + count for start, count in zip(step.plan.starts, step.plan.num_tokens, strict=True)]
         tracks = flight.tracks
         self._law.extend(tracks, ends)
-        expected = np.concatenate([t.cells[:end] for t, end in zip(tracks, ends, strict=True)]) if tracks else launch.cells
         return Execution(
             step=step,
             result=result,
             cells=launch.cells,
-            expected_cells=expected,
+            expected_cells=self._law.cells(tracks, ends),
             row_ends=launch.row_ends,
             expected_tokens=self._expected_tokens(flight, ends),
             changed_slots=frozenset(changed.tolist()),
@@ -128,8 +126,8 @@ class Device:
         slots = {slot for block in new for slot in range(block * size, (block + 1) * size)}.difference(reservation.slots)
         for copy in reservation.copies:
             slots.difference_update(range(copy.target * size, copy.target * size + copy.num_slots))
-        left = sorted(slots)
-        return frozenset(slot for slot, cell in zip(left, self._runner.store[left], strict=True) if (cell != POISON).any())
+        left = np.array(sorted(slots), np.int64)
+        return frozenset(left[(self._runner.store[left] != POISON).any(axis=1)].tolist())
 
     def _expected_tokens(self, flight: Flight, ends: list[int]) -> tuple[tuple[int, ...], ...]:
         """What the rows sample by the law; the next plans of these choices compute on it."""

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from struct import pack
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +27,15 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _U11, _U27, _U30, _U31, _U32 = (np.uint64(n) for n in (11, 27, 30, 31, 32))
-_ZERO, _ONE = np.uint64(0), np.uint64(1)
+_ONE = np.uint64(1)
 _LOW = np.uint64(0xFFFFFFFF)
+_PHILOX_FACTORS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
 _MASK = 2**64 - 1
-_FEW = 8  # positions up to which plain integers are quicker than arrays
-_NOISE_PAGE = 32  # positions of one choice whose noise is drawn at once: a vector costs hardly more than one
+_FEW = 24  # positions up to which plain integers are quicker than arrays
+_LONG = 64  # tokens up to which a choice's room is made for its whole life
+_NOISE_PAGE = 64  # positions of one choice whose noise is drawn at once: a vector costs hardly more than one
 _NOISE_PAGES = 512
+_CAPACITY = 8192  # cells for which there is room at first
 
 
 def mix(x: Words) -> Words:
@@ -76,17 +80,25 @@ def media_words(request: Request) -> Words:
 
 def philox(counters: Words, seed: int) -> Words:
     """Philox 4x32-10 under one key. ``counters``: [..., 4] words below 2^32 (held in 64 bits); the same shape comes back."""
-    k0, k1 = seed & 0xFFFFFFFF, seed >> 32
-    c0, c1, c2, c3 = (counters[..., i] for i in range(4))
-    for _ in range(10):
-        p0 = c0 * np.uint64(0xD2511F53)
-        p1 = c2 * np.uint64(0xCD9E8D57)
-        c0 = (p1 >> _U32) ^ c1 ^ np.uint64(k0)
-        c1 = p1 & _LOW
-        c2 = (p0 >> _U32) ^ c3 ^ np.uint64(k1)
-        c3 = p0 & _LOW
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return np.stack((c0, c1, c2, c3), axis=-1)
+    words = counters.reshape(-1, 4).T
+    even, odd = np.ascontiguousarray(words[0::2]), words[1::2]  # what is multiplied, and what is mixed in
+    for keys in _round_keys(seed):
+        product = (even * _PHILOX_FACTORS)[::-1]
+        even = product >> _U32
+        even ^= odd
+        even ^= keys
+        odd = product & _LOW
+    out = np.empty((even.shape[1], 4), np.uint64)
+    out[:, 0::2] = even.T
+    out[:, 1::2] = odd.T
+    return out.reshape(counters.shape)
+
+
+def _round_keys(seed: int) -> Words:
+    """The key of each of the ten rounds, [10, 2, 1]."""
+    low, high = seed & 0xFFFFFFFF, seed >> 32
+    keys = [((low + n * 0x9E3779B9) & 0xFFFFFFFF, (high + n * 0xBB67AE85) & 0xFFFFFFFF) for n in range(10)]
+    return np.array(keys, np.uint64)[..., None]
 
 
 def uniforms(seed: int, choice: int, positions: npt.NDArray[np.int64], purpose: int, lanes: int) -> npt.NDArray[np.float64]:
@@ -103,11 +115,14 @@ def uniforms(seed: int, choice: int, positions: npt.NDArray[np.int64], purpose: 
 
 
 class Track:
-    """What the law says of one choice, as far as its tokens are known: ``tokens`` is prompt plus output."""
+    """What the law says of one choice, as far as its tokens are known: ``tokens`` is prompt plus output.
+
+    Its words stand in the law's columns, from ``offset`` on; ``length`` positions of ``capacity`` are known.
+    """
 
     __slots__ = (
-        "accs", "adapter", "cells", "choice", "length", "masks_below", "media", "request",
-        "temperature", "tokens", "total",
+        "__weakref__", "adapter", "capacity", "choice", "length", "masks_below", "media", "offset", "request", "temperature",
+        "tokens",
     )  # fmt: skip
 
     def __init__(self, request: Request, choice: int) -> None:
@@ -117,69 +132,99 @@ class Track:
         self.temperature = sampling.temperature
         self.masks_below = len(request.prompt) + sampling.min_tokens if sampling.stop_token_ids else 0
         self.tokens = list(request.prompt)
-        capacity = len(request.prompt) + min(request.sampling.max_tokens, 32)
-        self.cells: Words = np.empty((capacity, 2), np.uint64)
-        self.accs: Words = np.empty(capacity, np.uint64)  # the digest's sum over the cells up to and with this one
         self.length = 0
-        self.total = np.uint64(0)
+        self.offset = 0
+        self.capacity = 0
         self.adapter = adapter_word(request.adapter)
         self.media = media_words(request) if request.media else None
 
-    def grow(self, length: int) -> None:
-        if length > len(self.accs):
-            capacity = max(length, 2 * len(self.accs))
-            self.cells = np.concatenate((self.cells, np.empty((capacity - len(self.cells), 2), np.uint64)))
-            self.accs = np.concatenate((self.accs, np.empty(capacity - len(self.accs), np.uint64)))
-
 
 class Law:
-    """The law for one vocabulary. Keeps tables only; everything about a choice is in its `Track`."""
+    """The law for one vocabulary, and the columns in which it keeps the words of every track that somebody still has.
 
-    def __init__(self, vocab_size: int) -> None:
+    Columns: the cells; the running sums of layer one; the digest's sums over the cells up to and with each. In front of each
+    track stands a place whose sums are 0.
+    """
+
+    def __init__(self, vocab_size: int, capacity: int = _CAPACITY) -> None:
         self.vocab_size = vocab_size
         self._token_words = mix(np.arange(vocab_size, dtype=np.uint64))
         self._set_multipliers(256)
         self._noise: dict[tuple[int, int, int], npt.NDArray[np.float64]] = {}
+        self._tracks: WeakSet[Track] = WeakSet()
+        self._cells: Words = np.zeros((capacity, 2), np.uint64)
+        self._sums: Words = np.zeros(capacity, np.uint64)
+        self._accs: Words = np.zeros(capacity, np.uint64)
+        self._used = 0
 
     def _set_multipliers(self, length: int) -> None:
         self._multipliers = _multipliers(length)
-        self._pairs: list[tuple[int, int]] = list(zip(*self._multipliers.tolist(), strict=True))
+        self._pairs: list[tuple[int, int]] = list(zip(*self._multipliers.T.tolist(), strict=True))
+
+    def open(self, request: Request, choice: int) -> Track:
+        """The track of a choice of which nothing is known but its prompt."""
+        track = Track(request, choice)
+        self._place(track, len(request.prompt) + min(request.sampling.max_tokens, _LONG))
+        self._tracks.add(track)
+        return track
+
+    def _place(self, track: Track, capacity: int) -> None:
+        """Room for a track at the end of the columns; what it had moves along."""
+        if self._used + capacity + 1 > len(self._sums):
+            self._make_room(capacity + 1)
+        offset = self._used + 1
+        self._used = offset + capacity
+        self._sums[offset - 1] = self._accs[offset - 1] = 0
+        here, there = slice(track.offset, track.offset + track.length), slice(offset, offset + track.length)
+        for column in (self._cells, self._sums, self._accs):
+            column[there] = column[here]
+        track.offset, track.capacity = offset, capacity
+
+    def _make_room(self, wanted: int) -> None:
+        """New columns that hold the tracks that are still somebody's, and at least as much again."""
+        tracks = list(self._tracks)
+        old = self._cells, self._sums, self._accs
+        size = max(len(self._sums), 2 * (sum(track.capacity + 1 for track in tracks) + wanted))
+        self._cells, self._sums, self._accs = (np.zeros((size, *column.shape[1:]), np.uint64) for column in old)
+        self._used = 0
+        for track in tracks:
+            offset = self._used + 1
+            self._used = offset + track.capacity
+            for column, earlier in zip((self._cells, self._sums, self._accs), old, strict=True):
+                column[offset : offset + track.length] = earlier[track.offset : track.offset + track.length]
+            track.offset = offset
+
+    def cells(self, tracks: Sequence[Track], lengths: Sequence[int]) -> Words:
+        """The first cells of each track [n, 2], one track after the other: a copy."""
+        if not tracks:
+            return np.empty((0, 2), np.uint64)
+        cells = self._cells
+        return np.concatenate([cells[t.offset : t.offset + length] for t, length in zip(tracks, lengths, strict=True)])
 
     def extend(self, tracks: Sequence[Track], lengths: Sequence[int]) -> None:
         """Makes the cells of each track known up to its length. The tokens below it must be known. No track twice."""
-        todo = [(track, track.length, end) for track, end in zip(tracks, lengths, strict=True) if end > track.length]
+        todo = [(track, end) for track, end in zip(tracks, lengths, strict=True) if end > track.length]
         if not todo:
             return
         longest = max(lengths)
-        if longest > self._multipliers.shape[1]:
+        if longest > len(self._multipliers):
             self._set_multipliers(2 * longest)
-        counts = [end - start for _, start, end in todo]
+        for track, end in todo:
+            if end > track.capacity:
+                self._place(track, 2 * end)
+        counts = [end - track.length for track, end in todo]
         if sum(counts) <= _FEW:
-            for track, start, end in todo:
-                self._extend_one_by_one(track, start, end)
-            return
-        if len(todo) == sum(counts):
-            positions = [start for _, start, _ in todo]
-            tokens = [track.tokens[start] for track, start, _ in todo]
+            for track, end in todo:
+                self._extend_one_by_one(track, end)
         else:
-            positions = [p for _, start, end in todo for p in range(start, end)]
-            tokens = [t for track, start, end in todo for t in track.tokens[start:end]]
-        cells, sums, accs = self._cells(todo, counts, np.array((positions, tokens), np.uint64))
-        offset = 0
-        for (track, start, end), count in zip(todo, counts, strict=True):
-            if end > len(track.accs):
-                track.grow(end)
-            stop = offset + count
-            track.cells[start:end] = cells[offset:stop]
-            track.accs[start:end] = accs[offset:stop]
-            track.total = sums[stop - 1]
+            self._extend_at_once(todo, counts)
+        for track, end in todo:
             track.length = end
-            offset = stop
 
-    def _extend_one_by_one(self, track: Track, start: int, end: int) -> None:
-        """The same in plain integers: for a few positions that is quicker than two dozen array operations."""
-        track.grow(end)
-        total, acc = int(track.total), int(track.accs[start - 1]) if start else 0
+    def _extend_one_by_one(self, track: Track, end: int) -> None:
+        """In plain integers: for a few positions that is quicker than two dozen array operations."""
+        start, place = track.length, track.offset + track.length
+        total, acc = int(self._sums[place - 1]), int(self._accs[place - 1])
         for position in range(start, end):
             x = (_mix_int(position << 32 | track.tokens[position]) + track.adapter) & _MASK
             if track.media is not None and position < len(track.media):
@@ -189,42 +234,49 @@ class Law:
             b = _mix_int(a ^ _mix_int(total))
             u, v = self._pairs[position]
             acc = (acc + u * a + v * b) & _MASK
-            cell = track.cells[position]
-            cell[0], cell[1] = a, b
-            track.accs[position] = acc
-        track.total = np.uint64(total)
-        track.length = end
+            self._cells[place] = a, b
+            self._sums[place] = total
+            self._accs[place] = acc
+            place += 1
 
-    def _cells(self, todo: list[tuple[Track, int, int]], counts: list[int], places: Words) -> tuple[Words, Words, Words]:
-        """Cells [n, 2] of all new positions at once, and the running sums (of layer one, of the digest). ``places``: their
-        positions and tokens."""
-        positions, tokens = places
-        columns = [(track.adapter, track.total, track.accs[start - 1] if start else _ZERO) for track, start, _ in todo]
-        words, totals, before = np.array(columns, np.uint64).T
-        is_single = len(positions) == len(todo)
-        if not is_single:
-            words = np.repeat(words, counts)
-        x = positions << _U32
-        x += tokens
+    def _extend_at_once(self, todo: list[tuple[Track, int]], counts: list[int]) -> None:
+        """All new positions of all tracks in one go."""
+        offsets, lengths = np.array(([track.offset for track, _ in todo], [track.length for track, _ in todo]))
+        is_single = sum(counts) == len(todo)
+        if is_single:
+            positions = lengths
+            tokens = [track.tokens[track.length] for track, _ in todo]
+        else:
+            ends = np.cumsum(counts)
+            positions = np.arange(ends[-1]) + np.repeat(lengths - ends + counts, counts)
+            tokens = [token for track, end in todo for token in track.tokens[track.length : end]]
+        places = positions + (offsets if is_single else np.repeat(offsets, counts))
+        x = positions.astype(np.uint64) << _U32
+        x += np.array(tokens, np.uint64)
         x = mix(x)
-        x += words
-        if any(track.media is not None for track, _, _ in todo):
-            x ^= np.concatenate([_media_slice(track, start, end) for track, start, end in todo])
-        cells = np.empty((2, len(positions)), np.uint64)
-        a = cells[0] = mix(x)
-        sums = a + totals if is_single else _running(a, totals, counts)
-        cells[1] = mix(a ^ mix(sums))
-        weighed = self._multipliers.take(positions.astype(np.int64), axis=1)
+        if any(track.adapter for track, _ in todo):
+            x += np.repeat(np.array([track.adapter for track, _ in todo], np.uint64), counts)
+        if any(track.media is not None for track, _ in todo):
+            x ^= np.concatenate([_media_slice(track, track.length, end) for track, end in todo])
+        a = mix(x)
+        before = offsets + lengths - 1
+        sums = a + self._sums.take(before) if is_single else _running(a, self._sums.take(before), counts)
+        cells = np.empty((len(a), 2), np.uint64)
+        cells[:, 0] = a
+        cells[:, 1] = mix(a ^ mix(sums))
+        weighed = self._multipliers.take(positions, axis=0)
         weighed *= cells
-        terms = weighed[0] + weighed[1]
-        return cells.T, sums, (terms + before if is_single else _running(terms, before, counts))
+        terms = weighed[:, 0] + weighed[:, 1]
+        self._accs[places] = terms + self._accs.take(before) if is_single else _running(terms, self._accs.take(before), counts)
+        self._cells[places] = cells
+        self._sums[places] = sums
 
     def next_tokens(self, tracks: Sequence[Track], lengths: Sequence[int]) -> list[int]:
         """The token that follows the first ``length`` cells of each track."""
         if not tracks:
             return []
-        accs = np.array([track.accs[length - 1] for track, length in zip(tracks, lengths, strict=True)], np.uint64)
-        digests = mix(accs + np.array(lengths, np.uint64))
+        places = [track.offset + length - 1 for track, length in zip(tracks, lengths, strict=True)]
+        digests = mix(self._accs.take(places) + np.array(lengths, np.uint64))
         scores = (mix(digests[:, None] ^ self._token_words) >> _U11).astype(np.float64)
         scores *= 2.0**-50
         self._mask(scores, tracks, lengths)
@@ -252,8 +304,8 @@ class Law:
             top = part.max(axis=1, initial=-np.inf)
         part -= top[:, None]
         part /= np.array([tracks[row].temperature for row in rows])[:, None]
-        for place, row in enumerate(rows):
-            part[place] += self._gumbel(tracks[row], lengths[row])
+        if rows:
+            part += np.array([self._gumbel(tracks[row], lengths[row]) for row in rows])
         logits[rows] = part
 
     def _gumbel(self, track: Track, position: int) -> npt.NDArray[np.float64]:
@@ -272,9 +324,9 @@ class Law:
 
 
 def _multipliers(length: int) -> Words:
-    """u in row 0, v in row 1, for positions below ``length``."""
+    """[length, 2]: u and v for each position."""
     doubled = np.arange(length, dtype=np.uint64) * np.uint64(2)
-    return np.stack((mix(doubled) | _ONE, mix(doubled + _ONE) | _ONE))
+    return np.stack((mix(doubled) | _ONE, mix(doubled + _ONE) | _ONE), axis=-1)
 
 
 def _running(values: Words, bases: Words, counts: list[int]) -> Words:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine_under_test.types import Adapter, Media, Request, SamplingParams
 from models import law as law_module
-from models.law import Law, Track, adapter_word, h64, mix, philox, uniforms
+from models.law import Law, adapter_word, h64, mix, philox, uniforms
 from models.prefix_key import field
 
 ONE = Request("one", (5, 0, 7))
@@ -31,7 +31,8 @@ def token_after(request: Request, choice: int = 0, **sampling: object) -> int:
         adapter=request.adapter,
         media=request.media,
     )
-    track, law = Track(known, choice), Law(8)
+    law = Law(8)
+    track = law.open(known, choice)
     law.extend([track], [len(known.prompt)])
     return law.next_tokens([track], [len(known.prompt)])[0]
 
@@ -66,14 +67,15 @@ def test_noise_gives_the_published_uniforms() -> None:
 
 
 @pytest.mark.parametrize(("request_", "cells"), [(ONE, CELLS_ONE), (TWO, CELLS_TWO)], ids=["plain", "adapter and media"])
-@pytest.mark.parametrize("few", [0, 8], ids=["as arrays", "one by one"])
+@pytest.mark.parametrize("few", [0, 24], ids=["as arrays", "one by one"])
 def test_cells_are_those_of_the_worked_examples(
     request_: Request, cells: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(law_module, "_FEW", few)
-    track = Track(request_, 0)
-    Law(8).extend([track], [len(request_.prompt)])
-    assert track.cells[: track.length].flatten().tolist() == [int(word, 16) for word in cells.split()]
+    law = Law(8)
+    track = law.open(request_, 0)
+    law.extend([track], [len(request_.prompt)])
+    assert law.cells([track], [track.length]).flatten().tolist() == [int(word, 16) for word in cells.split()]
 
 
 @pytest.mark.parametrize(("request_", "greedy", "masked"), [(ONE, 3, 1), (TWO, 4, 3)], ids=["plain", "adapter and media"])
@@ -110,16 +112,37 @@ def test_everything_masked_gives_token_zero() -> None:
 @given(
     st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=12), min_size=1, max_size=4),
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    st.sampled_from((4, 64, 4096)),
 )
-def test_cells_do_not_depend_on_the_chunks_or_on_batch_mates(prompts: list[list[int]], chunks: list[int]) -> None:
-    law = Law(8)
+def test_cells_do_not_depend_on_the_chunks_or_on_batch_mates(
+    prompts: list[list[int]], chunks: list[int], capacity: int
+) -> None:
+    law = Law(8, capacity)
     requests = [Request(str(i), tuple(p), media=(Media("m", 1, 3),) * (i % 2)) for i, p in enumerate(prompts)]
-    together = [Track(request, 0) for request in requests]
+    together = [law.open(request, 0) for request in requests]
     for step in range(12):
         ends = [track.length + chunks[(step + i) % len(chunks)] for i, track in enumerate(together)]
         law.extend(together, [min(end, len(track.tokens)) for end, track in zip(ends, together, strict=True)])
     for track, request in zip(together, requests, strict=True):
-        alone = Track(request, 0)
-        law.extend([alone], [len(request.prompt)])
-        assert (track.cells[: track.length] == alone.cells[: alone.length]).all()
-        assert (track.accs[: track.length] == alone.accs[: alone.length]).all()
+        alone_law = Law(8)
+        alone = alone_law.open(request, 0)
+        alone_law.extend([alone], [len(request.prompt)])
+        assert (law.cells([track], [track.length]) == alone_law.cells([alone], [alone.length])).all()
+        assert law.next_tokens([track], [track.length]) == alone_law.next_tokens([alone], [alone.length])
+
+
+def test_a_track_outlives_its_room_and_its_neighbours() -> None:
+    law = Law(8, capacity=16)
+    request = Request("long", (1, 2, 3), SamplingParams(max_tokens=2))
+    kept = law.open(request, 0)
+    for number in range(40):
+        law.open(Request(f"gone{number}", (7, 7)), 0)
+        law.extend([kept], [len(kept.tokens)])
+        kept.tokens.append(number % 8)
+    length = len(kept.tokens) - 1
+    roomy = Law(8, capacity=4096)
+    other = roomy.open(request, 0)
+    other.tokens = list(kept.tokens)
+    roomy.extend([other], [length])
+    assert (law.cells([kept], [length]) == roomy.cells([other], [length])).all()
+    assert law.next_tokens([kept], [length]) == roomy.next_tokens([other], [length])

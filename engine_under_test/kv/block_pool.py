@@ -69,7 +69,9 @@ class BlockPool:
         order: list[int] = []
         successors = self._next
         block = successors[PADDING_BLOCK]
-        while block != PADDING_BLOCK and len(order) <= self.num_blocks:
+        for _ in range(self.num_blocks + 1):  # one more than there can be, so that a circle shows
+            if block == PADDING_BLOCK:
+                break
             order.append(block)
             block = successors[block]
         return tuple(order)
