@@ -171,7 +171,7 @@ class Sequence:
         return made
 
     def _still_shown(self, owned: tuple[int, ...]) -> SequenceSnapshot | None:
-        """What was shown of the idle choice last, if that is true still: with nothing in flight only five columns can differ."""
+        """What was shown of the idle choice last, if it is true still: with nothing in flight only five columns can differ."""
         shown = self._shown
         if (
             shown is None

@@ -12,15 +12,18 @@ from typing import Any, Final
 
 from engine_under_test.errors import AssayError
 from engine_under_test.types import Caps, Snapshot
-from properties.invariants.predicate import Predicate
+from properties.invariants.predicate import SEQUENCES, TABLES, Predicate
+from properties.invariants.reading import reading
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
 _COLUMNS: Final = (
     "free", "cached", "ref_counts", "reservations", "pinned", "quarantined", "plans", "unsettled", "waiting", "running",
 )  # fmt: skip
-_BITS: Final = {column: 1 << number for number, column in enumerate(_COLUMNS)}
-_ALL: Final = (1 << len(_COLUMNS)) - 1
+_BITS: Final = {column: 1 << number for number, column in enumerate((*_COLUMNS, TABLES))}
+_COLUMN_BITS: Final = [_BITS[column] for column in _COLUMNS]
+_ALL: Final = sum(_BITS.values())
+_SEQUENCES: Final = sum(_BITS[column] for column in SEQUENCES)
 _columns_of = attrgetter(*_COLUMNS)
 _frame_of = attrgetter("generation", "cache_generation", "block_size", "num_blocks")
 
@@ -106,5 +109,8 @@ def _changed(before: Snapshot, after: Snapshot) -> int:
         return 0
     if _frame_of(before) != _frame_of(after):
         return _ALL
-    pairs: zip[tuple[int, Any, Any]] = zip(_BITS.values(), _columns_of(before), _columns_of(after), strict=True)
-    return sum([bit for bit, one, other in pairs if one is not other and one != other])
+    pairs: zip[tuple[int, Any, Any]] = zip(_COLUMN_BITS, _columns_of(before), _columns_of(after), strict=True)
+    changed = sum([bit for bit, one, other in pairs if one is not other and one != other])
+    if changed & _SEQUENCES and reading(before).tables != reading(after).tables:
+        changed |= _BITS[TABLES]
+    return changed

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
-from engine_under_test.types import Snapshot
+from engine_under_test.types import SequenceSnapshot, Snapshot
 from models.judging import Judge
-from properties.invariants import ALL, Predicate
+from properties.invariants import ALL, Predicate, reading
 from properties.invariants.example_moments import GOOD
 from properties.invariants.examples import changed
+from properties.invariants.predicate import SEQUENCES, TABLES
 from properties.invariants.test_predicates import BAD, Bad
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
@@ -26,7 +28,7 @@ COLUMNS = {
     "quarantined": lambda found: {**found, 99: 99},
     "plans": lambda plans: (*plans, 99),
     "unsettled": lambda plans: (*plans, 99),
-    "waiting": lambda waiting: waiting[1:] or GOOD["planned"].before.running,
+    "waiting": lambda waiting: (*waiting, *GOOD["planned"].before.running[:1]),
     "running": lambda running: running[1:],
 }
 FRAME = ("block_size", "num_blocks", "generation", "cache_generation")
@@ -84,7 +86,18 @@ def test_a_change_of_a_declared_column_is_judged_and_of_no_other(predicate: Pred
     moved = replace(first, before=first.after, after=changed(first.after, (column,), COLUMNS[column]))
     assert spy.judge.judge(first) is None
     assert spy.judge.judge(moved) is None
-    assert spy.seen == ([first, moved] if column in predicate.reads else [first])
+    is_read = column in predicate.reads or (TABLES in predicate.reads and column in SEQUENCES)
+    assert spy.seen == ([first, moved] if is_read else [first])
+
+
+@named
+def test_who_reads_tables_reads_nothing_else_of_a_choice(predicate: Predicate) -> None:
+    spy = Spy(predicate)
+    first = still(GOOD["planned"].after, predicate)
+    moved = replace(first, before=first.after, after=changed(first.after, ("running", 0, "visible_len"), 99))
+    assert spy.judge.judge(first) is None
+    assert spy.judge.judge(moved) is None
+    assert spy.seen == ([first, moved] if "running" in predicate.reads else [first])
 
 
 @named
@@ -147,13 +160,22 @@ def test_a_violation_behind_a_held_answer_is_found(case: Bad) -> None:
 
 @named
 @pytest.mark.parametrize("name", GOOD)
-def test_a_predicate_looks_at_nothing_that_it_does_not_declare(predicate: Predicate, name: str) -> None:
+def test_a_predicate_looks_at_nothing_that_it_does_not_declare(
+    predicate: Predicate, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where its columns stand still: then its answer is one of `after`, in these columns."""
+    monkeypatch.setattr(reading, "_RECENT", deque(maxlen=4))  # what others have had derived is no help
     moment = GOOD[name]
     hidden: dict[str, Any] = {
         field.name: Untouchable() for field in fields(Snapshot) if field.name not in (*predicate.reads, *FRAME)
     }
     unseen: Any = Untouchable()
+    if TABLES in predicate.reads and "running" not in predicate.reads:
+        for column in SEQUENCES:
+            hidden[column] = tuple(
+                SequenceSnapshot._make(s.table if name == "table" else unseen for name in SequenceSnapshot._fields)
+                for s in getattr(moment.after, column)
+            )
     distant: Any = Distant()
     moment = replace(
         moment,

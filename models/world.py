@@ -540,7 +540,7 @@ class World:
     def _settled(self, after: Snapshot) -> Violation | None:
         """Plans whose fence has passed leave; none may before its work was done, or while fences are held."""
         unsettled = after.unsettled if self.caps.has_fences else after.plans
-        if all(plan_id in unsettled for plan_id in self._unsettled):
+        if self._unsettled.keys() <= set(unsettled):
             return None
         left = [flight for plan_id, flight in self._unsettled.items() if plan_id not in unsettled]
         self._set_unsettled({plan_id: flight for plan_id, flight in self._unsettled.items() if plan_id in unsettled})

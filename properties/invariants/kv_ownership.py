@@ -53,7 +53,7 @@ def reference_counts_are_true(moment: Moment) -> Violation | None:
     counts = after.ref_counts
     if counts is None:
         return None
-    tables = [sequence.table for sequence in (*after.running, *after.waiting)]
+    tables = reading(after).tables
     if _recounted(tables, after, len(counts)) == counts:
         return None
     holders = Counter(chain(*tables, *after.reservations.values(), after.pinned))

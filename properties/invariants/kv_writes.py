@@ -120,13 +120,13 @@ def shared_blocks_are_copied_on_write(moment: Moment) -> Violation | None:
     """
     assert moment.planned is not None
     plan, reservation = moment.planned.plan, moment.planned.reservation
-    now, size = reading(moment.after), moment.after.block_size
-    for i, start in enumerate(plan.starts):
-        number, offset = divmod(start, size)
+    rows, size = reading(moment.after).by_row, moment.after.block_size
+    for i, (row, start) in enumerate(zip(rows_of(plan), plan.starts, strict=True)):
+        offset = start % size
         if not offset:
             continue
-        row = rows_of(plan)[i]
-        sequence, table = now.row(row), reservation.tables[i]
+        number = start // size
+        sequence, table = rows.get(row), reservation.tables[i]
         if sequence is None or number >= len(sequence.table) or number >= len(table):
             continue
         owned, written = sequence.table[number], table[number]
@@ -150,7 +150,7 @@ def _sharers(moment: Moment, sequence: SequenceSnapshot, block: int) -> str:
     """
     assert moment.planned is not None
     now = reading(moment.after)
-    if now.table_counts[block] < 2:
+    if sum(map(len, now.tables)) == len(now.owned) or now.table_counts[block] < 2:
         return ""
     plan, reservation = moment.planned.plan, moment.planned.reservation
     leaving = {row for row, table in zip(rows_of(plan), reservation.tables, strict=True) if block not in table}

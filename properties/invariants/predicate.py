@@ -21,7 +21,8 @@ def _always(_caps: Caps) -> bool:
 
 
 SEQUENCES: Final = ("running", "waiting")
-HOLDERS: Final = (*SEQUENCES, "reservations", "pinned")
+TABLES: Final = "tables"  # of `running` and `waiting` nothing but the tables
+HOLDERS: Final = (TABLES, "reservations", "pinned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,10 @@ class Predicate:
     """A function that judges one moment, with the invariant that it judges.
 
     ``happenings``: which moments it applies to; None: all. ``needs``: columns of the moment ("planned",
-    "after.ref_counts") without which it has nothing to look at. ``reads``: the columns of the snapshots on which its answer
-    depends, and nothing else does: where `after` equals `before` in all of them, what held of `before` holds of `after` and
-    need not be judged again, but for an audit. Empty: it is judged at every moment. ``is_observable``: whether a target with
-    these caps shows what it looks at; if not, the invariant is *not observable* there, which is never passed.
+    "after.ref_counts") without which it has nothing to look at. ``reads``: the columns of the snapshots (or `TABLES`) on which
+    its answer depends, and nothing else does: where `after` equals `before` in all of them, what held of `before` holds of
+    `after` and need not be judged again, but for an audit. Empty: it is judged at every moment. ``is_observable``: whether a
+    target with these caps shows what it looks at; if not, the invariant is *not observable* there, which is never passed.
     """
 
     identifier: str

@@ -17,14 +17,16 @@ from properties.moment import Moment
 ChoiceKey = tuple[str, int, int]  # request_id, choice, incarnation
 
 
-_SEQUENCES: Final = ("by_choice", "by_row", "owned", "table_counts")
+_SEQUENCES: Final = ("by_choice", "by_row")
+_TABLES: Final = ("owned", "table_counts")
 _QUEUE: Final = ("free", "place")
 
 
 class Reading:
     """A snapshot's live choices by identity and its blocks by holder. Each is derived when somebody first asks for it.
 
-    ``owned``: named by a table. ``reserved``: held by a plan in flight. ``held``: those and the pinned ones.
+    ``tables``: those of live choices that name a block. ``owned``: named by a table. ``reserved``: held by a plan in flight.
+    ``held``: those and the pinned ones.
     """
 
     by_choice: dict[ChoiceKey, SequenceSnapshot]
@@ -35,6 +37,7 @@ class Reading:
     place: dict[int, int]  # where each free block stands in the queue, 0 next to be taken
     reserved: frozenset[int]
     table_counts: Counter[int]  # how many tables name each owned block
+    tables: list[tuple[int, ...]]
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -60,6 +63,8 @@ class Reading:
         one, other = self.snapshot, earlier.snapshot
         if one.running == other.running and one.waiting == other.waiting:
             self._copy(earlier, _SEQUENCES)
+        if "owned" in vars(earlier) and self.tables == earlier.tables:
+            self._copy(earlier, _TABLES)
         if one.free == other.free:
             self._copy(earlier, _QUEUE)
 
@@ -71,8 +76,9 @@ class Reading:
 _DERIVED: Final[dict[str, Callable[[Reading], object]]] = {
     "by_choice": lambda known: {s[:3]: s for s in known.sequences()},
     "by_row": lambda known: {s[:4]: s for s in known.sequences()},
-    "owned": lambda known: frozenset(chain.from_iterable([s.table for s in known.sequences()])),
-    "table_counts": lambda known: Counter(chain.from_iterable([s.table for s in known.sequences()])),
+    "tables": lambda known: [s.table for s in known.sequences() if s.table],
+    "owned": lambda known: frozenset(chain.from_iterable(known.tables)),
+    "table_counts": lambda known: Counter(chain.from_iterable(known.tables)),
     "free": lambda known: frozenset(known.snapshot.free),
     "place": lambda known: {block: number for number, block in enumerate(known.snapshot.free)},
     "reserved": lambda known: frozenset(chain.from_iterable(known.snapshot.reservations.values())),

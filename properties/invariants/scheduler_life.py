@@ -162,6 +162,8 @@ def choices_end_where_they_should(moment: Moment) -> Violation | None:
 def _misplaced_end(moment: Moment, choice: ChoiceFacts, output: Output) -> tuple[str, str] | None:
     sampling, end = choice.request.sampling, output.index + len(output.token_ids)
     reason, stops = output.finish_reason, sampling.stop_token_ids
+    if not stops and reason is None and end < sampling.max_tokens:
+        return None
     tokens = (*choice.emitted[: output.index], *output.token_ids) if stops else output.token_ids
     at = _first_stop(tokens, choice, moment.caps.vocab_size) if stops else None
     most = sampling.max_tokens

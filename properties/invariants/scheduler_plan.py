@@ -52,11 +52,10 @@ def rows_start_where_they_were_scheduled_to(moment: Moment) -> Violation | None:
     Source: nano-vllm pulls 207 and 213, mini-sglang pull 115.
     """
     assert moment.planned is not None
-    plan, before, after = moment.planned.plan, reading(moment.before), reading(moment.after)
+    plan, before, after = moment.planned.plan, reading(moment.before).by_row, reading(moment.after).by_row
     size = moment.after.block_size
-    for i, start in enumerate(plan.starts):
-        row = rows_of(plan)[i]
-        earlier, now = before.row(row), after.row(row)
+    for i, (row, start) in enumerate(zip(rows_of(plan), plan.starts, strict=True)):
+        earlier, now = before.get(row), after.get(row)
         if earlier is not None and earlier.scheduled_len == start and not plan.hit_blocks[i]:
             expected = start
         elif earlier is not None and (earlier.scheduled_len or earlier.plans):
@@ -79,15 +78,15 @@ def chunks_cover_prompt_and_output(moment: Moment) -> Violation | None:
     Source: Agrawal et al., Sarathi-Serve, OSDI 2024, section 4; vllm pull 26385.
     """
     assert moment.planned is not None
-    plan, now = moment.planned.plan, reading(moment.after)
+    plan, shown = moment.planned.plan, reading(moment.after).by_row
     cursor = 0
-    for i, start in enumerate(plan.starts):
-        count, pending, row = plan.num_tokens[i], plan.num_pending[i], rows_of(plan)[i]
+    rows = zip(rows_of(plan), plan.starts, plan.num_tokens, plan.num_pending, plan.samples, strict=True)
+    for i, (row, start, count, pending, samples) in enumerate(rows):
         piece = plan.token_ids[cursor : cursor + count - pending]
         cursor += count - pending
-        if found := _sampling_is_wrong(now.row(row), start + count, pending, plan.samples[i]):
+        if found := _sampling_is_wrong(shown.get(row), start + count, pending, samples):
             return violation("SC-10", row_named(row), *found)
-        if found := _tokens_are_wrong(moment, i, piece):
+        if piece and (found := _tokens_are_wrong(moment, i, piece)):
             return violation("SC-10", row_named(row), *found)
     if cursor != len(plan.token_ids):
         return violation("SC-10", f"plan {plan.plan_id}", f"{len(plan.token_ids)} input tokens", f"{cursor}, as its rows need")
@@ -114,6 +113,8 @@ def _tokens_are_wrong(moment: Moment, i: int, piece: tuple[int, ...]) -> tuple[s
     plan = moment.planned.plan
     prompt, start = plan.requests[i].prompt, plan.starts[i]
     expected = prompt[start : start + len(piece)]
+    if expected == piece:
+        return None
     if len(expected) < len(piece) and (choice := moment.facts.choice(rows_of(plan)[i])) is not None:
         first = max(start - len(prompt), 0)
         expected += tuple(choice.emitted[first : first + len(piece) - len(expected)])
