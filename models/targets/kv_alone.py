@@ -15,7 +15,18 @@ from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.scheduling.scheduler import View
 from engine_under_test.seams import Hasher
 from engine_under_test.sequence import Sequence
-from engine_under_test.types import Adapter, Caps, Event, Plan, PlannedStep, Request, Reservation, Snapshot, VictimSet
+from engine_under_test.types import (
+    Adapter,
+    Caps,
+    Event,
+    Plan,
+    PlannedStep,
+    PrefixEntry,
+    Request,
+    Reservation,
+    Snapshot,
+    VictimSet,
+)
 from models.targets.alone import Alone, Flight
 
 _NEVER = 10**6  # a bound that an erratic planner does not promise
@@ -226,8 +237,20 @@ class KvAlone(Alone):
         return step
 
     def _pinnable(self) -> tuple[int, ...]:
-        """What a transfer would read: the committed head of the first running sequence."""
+        """What a transfer would read: the committed head of the first running sequence, or, every other time, the prefix
+        that was freed last."""
+        index, free = self._kv.index, self._kv.pool.free_order()
+        cached = [block for block in free if block in index.entry_of]
+        if cached and chance(self.next_plan_id, 16) % 2:
+            entry: PrefixEntry | None = index.entry_of[cached[-1]]
+            blocks: list[int] = []
+            while entry is not None:
+                blocks.insert(0, index.first_block(entry))
+                entry = entry.parent
+            return tuple(blocks)
         first = self.running[0]
+        if first.table in self._kv.sources():
+            return ()  # its head holds a copy in the making, which is not committed
         return tuple(first.table.blocks[: min(first.table.num_owned, 2)])
 
     def _pin(self, blocks: tuple[int, ...]) -> None:
