@@ -234,6 +234,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "The first slot of a new block is taken for the padding slot.",
     ),
     Mutant(
+        "quarantine-handed-out",
+        "sgl-pool-index-early-free",
+        "https://github.com/sgl-project/sglang/pull/18803",
+        _TRANSACTION,
+        "        pool.unlink(block)\n        pool.ref_counts[block] = 1\n        eviction",
+        "        if pool.quarantine:\n            block = pool.quarantine.popitem()[0]\n        else:\n            pool.unlink(block)\n        pool.ref_counts[block] = 1\n        eviction",
+        "A block that waits for its fence is taken for a new request.",
+    ),
+    Mutant(
         "evicted-not-poisoned",
         "ours",
         "",
