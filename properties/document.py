@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine_under_test.errors import BadInput
-from engine_under_test.types import Caps, DeclaredOrder, ReferenceModel
+from engine_under_test.types import Caps, DeclaredOrder, ReferenceModel, VictimSet
 from properties.checkers import CHECKERS
 from properties.invariants import ALL, CATALOGUE, MOST_DANGEROUS, Predicate, is_most_dangerous
 from properties.moment import Happening
@@ -38,6 +38,9 @@ _EVERYTHING = Caps(
     vocab_size=16,
     progress_bound=1,
     overtake_bound=0,
+    order=DeclaredOrder.PRIORITY,
+    victims=VictimSet.LAST_IN_ORDER,
+    preemption_bound=1,
     has_lookup=True,
     has_choices=True,
     has_deadlines=True,
@@ -53,6 +56,9 @@ _CONDITIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "keeps cached blocks in its free queue": {"evicts_on_demand": True},
     "counts references by table": {"reference_model": ReferenceModel.PATH_LOCK},
     "declares its order": {"order": DeclaredOrder.UNDECLARED},
+    "orders by priority": {"order": DeclaredOrder.FIRST_COME},
+    "preempts": {"victims": VictimSet.NONE},
+    "states how often it preempts in a row": {"preemption_bound": None},
     **{
         f"has {words}": {f"has_{column}": False}
         for column, words in (

@@ -87,7 +87,7 @@ def released_blocks_queue_behind(moment: Moment) -> Violation | None:
 def tails_go_before_heads(moment: Moment) -> Violation | None:
     """KV-9: of the blocks that become free together, a child stands before its parent, or some block of the parent is held.
 
-    Source: llm-d-inference-sim issue 704 (blocks of one request were evicted in arbitrary order).
+    Source: llm-d-inference-sim #704 (blocks of one request were evicted in arbitrary order).
     """
     fresh = freed_cached(moment)
     if not fresh:

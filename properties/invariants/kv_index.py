@@ -94,7 +94,7 @@ def hits_hold_the_query(moment: Moment) -> Violation | None:
 def hits_stay_in_their_namespace(moment: Moment) -> Violation | None:
     """KV-8: a row's hits are content of its own model revision, tenant, salt, adapter and version, media and offsets.
 
-    Source: vllm issues 30931 and 42125, pull 36708; TensorRT-LLM pull 12306.
+    Source: vllm #30931 and #42125, pull 36708; TensorRT-LLM pull 12306.
     """
     assert moment.planned is not None
     plan = moment.planned.plan

@@ -84,7 +84,7 @@ def taken_blocks_have_no_holder(moment: Moment) -> Violation | None:
 def taken_blocks_are_behind_every_use(moment: Moment) -> Violation | None:
     """KV-10: what a plan takes as new is used by no plan that is still unsettled.
 
-    Source: sglang issue 24527 (pages reused whose remote writer was still active), pull 18803.
+    Source: sglang #24527 (pages reused whose remote writer was still active), pull 18803.
     """
     assert moment.planned is not None
     new = {block for blocks in moment.planned.reservation.new_blocks for block in blocks}

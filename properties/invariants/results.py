@@ -81,7 +81,7 @@ def late_rows_are_dropped(moment: Moment) -> Violation | None:
 def older_lives_are_refused(moment: Moment) -> Violation | None:
     """AS-4: the result of an older incarnation or generation moves nobody, whoever bears the identifier now.
 
-    Source: vllm pull 15043 (an identifier used again met the state of its earlier life), sglang issue 40125.
+    Source: vllm pull 15043 (an identifier used again met the state of its earlier life), sglang #40125.
     """
     for row, has_life in _late_rows(moment):
         if not has_life and (found := _effect_of(moment, row)):

@@ -29,7 +29,7 @@ def nobody_is_preempted_needlessly(moment: Moment) -> Violation | None:
     """SC-9: no further victim is taken while free and quarantined blocks cover the next token of everybody who runs.
 
     The one judged is the victim taken last, the first in order; what the others gave up is counted as coming.
-    Source: vllm-ascend issue 16315 (deferred frees were not counted, and everybody was preempted).
+    Source: vllm-ascend #16315 (deferred frees were not counted, and everybody was preempted).
     """
     now, before = reading(moment.after).by_choice, moment.before
     counts, running = before.ref_counts, before.running
@@ -79,7 +79,7 @@ def victims_return_when_their_plans_have_landed(moment: Moment) -> Violation | N
 def preemptions_lead_somewhere(moment: Moment) -> Violation | None:
     """SC-7: a choice emits a token before it has been preempted more often in a row than stated, faults apart.
 
-    Source: vllm issue 25538 (a long prompt resumed on the blocks of one chunk, and preempted at the next).
+    Source: vllm #25538 (a long prompt resumed on the blocks of one chunk, and preempted at the next).
     """
     bound, counts = moment.caps.preemption_bound, moment.facts.preemptions_in_a_row()
     if bound is None or moment.has_fault or max(counts.values(), default=0) <= bound:

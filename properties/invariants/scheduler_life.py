@@ -72,7 +72,7 @@ def outputs_are_contiguous(moment: Moment) -> Violation | None:
 def nobody_vanishes_without_an_end(moment: Moment) -> Violation | None:
     """SC-5: at a drain every accepted choice has had its terminal news.
 
-    Source: sglang issue 36333 (an abort that reached nobody), vllm pull 15043.
+    Source: sglang #36333 (an abort that reached nobody), vllm pull 15043.
     """
     for request_id, choice, incarnation in moment.facts.live():
         if (request_id, choice, incarnation) not in reading(moment.after).by_choice:
@@ -111,7 +111,7 @@ def aborted_requests_leave_at_once(moment: Moment) -> Violation | None:
 def quarantine_ends_with_its_fence(moment: Moment) -> Violation | None:
     """SC-6: released blocks come back when their last use has ended: none waits for a plan that has settled.
 
-    Source: vllm-ascend issue 16315 (deferred frees that came too late for whoever needed them).
+    Source: vllm-ascend #16315 (deferred frees that came too late for whoever needed them).
     """
     late = {b: p for b, p in moment.after.quarantined.items() if p not in moment.after.unsettled}
     if late:
@@ -123,7 +123,7 @@ def quarantine_ends_with_its_fence(moment: Moment) -> Violation | None:
 def a_drained_target_holds_nothing(moment: Moment) -> Violation | None:
     """SC-11: with no live request nothing is owned, reserved, quarantined, in flight or pinned.
 
-    Source: mini-sglang issue 149 (an integrity check that was an empty stub), LMCache pull 3884.
+    Source: mini-sglang #149 (an integrity check that was an empty stub), LMCache pull 3884.
     """
     after = moment.after
     leftovers = (
@@ -203,7 +203,7 @@ def _first_stop(tokens: tuple[int, ...], choice: ChoiceFacts, vocab_size: int) -
 def counters_equal_a_recount(moment: Moment) -> Violation | None:
     """SC-14: every counter equals what the events of the run add up to.
 
-    Source: sglang issue 35270 (shared pages counted twice), production-stack pull 1072 (in-flight counters leaked).
+    Source: sglang #35270 (shared pages counted twice), production-stack pull 1072 (in-flight counters leaked).
     """
     assert moment.counters is not None
     assert moment.recount is not None
@@ -217,7 +217,7 @@ def counters_equal_a_recount(moment: Moment) -> Violation | None:
 def deadlines_are_kept(moment: Moment) -> Violation | None:
     """SC-15: a request past its deadline ends within the stated number of iterations.
 
-    Source: the target's `deadline_slack`; vllm issue 21570 (an expiry that one side did not keep).
+    Source: the target's `deadline_slack`; vllm #21570 (an expiry that one side did not keep).
     """
     late = moment.facts.iterations_past_deadline()
     worst = max(late.values(), default=0)

@@ -126,7 +126,7 @@ def _tokens_are_wrong(moment: Moment, i: int, piece: tuple[int, ...]) -> tuple[s
 def plans_are_not_empty_without_reason(moment: Moment) -> Violation | None:
     """SC-7: if some choice could run to its end with what is free, and nothing is in flight, something is planned.
 
-    Source: text-generation-inference pull 1731, vllm issues 39734 and 45414 (queues that waited for ever).
+    Source: text-generation-inference pull 1731, vllm #39734 and #45414 (queues that waited for ever).
     """
     if moment.planned is not None or moment.has_fault or moment.before.plans or moment.after.plans:
         return None
@@ -151,7 +151,7 @@ def plans_are_not_empty_without_reason(moment: Moment) -> Violation | None:
 def everybody_gets_tokens(moment: Moment) -> Violation | None:
     """SC-7: with faults over, no live choice goes without a token for more plans than the target states.
 
-    Source: the target's `progress_bound`; vllm issue 25538 (resume-preempt thrash).
+    Source: the target's `progress_bound`; vllm #25538 (resume-preempt thrash).
     """
     if moment.has_fault:
         return None
@@ -167,7 +167,7 @@ def everybody_gets_tokens(moment: Moment) -> Violation | None:
 def everything_ends(moment: Moment) -> Violation | None:
     """SC-7: with faults over, every request ends: a drain leaves none.
 
-    Source: Lamport, Proving the Correctness of Multiprocess Programs, 1977 (liveness); vllm issue 39734.
+    Source: Lamport, Proving the Correctness of Multiprocess Programs, 1977 (liveness); vllm #39734.
     """
     if left := list(reading(moment.after).by_choice):
         return violation("SC-7", f"request {left[0][0]}, choice {left[0][1]}", "live behind the drain", "ended")
@@ -222,7 +222,7 @@ def victims_are_allowed(moment: Moment) -> Violation | None:
 def victims_keep_their_tokens(moment: Moment) -> Violation | None:
     """SC-9: a preempted choice keeps every token it emitted, and begins again with nothing computed and nothing held.
 
-    Source: lmdeploy pull 4564; sglang issue 36855.
+    Source: lmdeploy pull 4564; sglang #36855.
     """
     now = reading(moment.after)
     for victim in _victims(moment):
