@@ -13,7 +13,7 @@ from typing import Any, Final
 from engine_under_test.errors import AssayError
 from engine_under_test.types import Caps, Snapshot
 from properties.invariants.predicate import SEQUENCES, TABLES, Predicate
-from properties.invariants.reading import reading
+from properties.invariants.reading import OF_QUEUE, OF_SEQUENCES, OF_TABLES, reading
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -28,25 +28,23 @@ _columns_of = attrgetter(*_COLUMNS)
 _frame_of = attrgetter("generation", "cache_generation", "block_size", "num_blocks")
 
 
+_Situation = tuple[str, bool, int, int]  # happening, nothing moved, columns that changed, columns that are missing
+
+
 class CheckerCrashed(AssayError):
     """A predicate raised instead of judging: no verdict on the target, hence no violation of its."""
 
 
 class _Check:
-    """A predicate with the count of its evaluations.
+    """A predicate with the count of its evaluations. ``needs`` and ``reads``: its columns as bits."""
 
-    ``needs`` and ``reads``: its columns as bits. ``held_of``: the last snapshot of which it is known to hold, for a predicate
-    that declares what it reads.
-    """
-
-    __slots__ = ("evaluations", "held_of", "is_about_change", "judge", "needs", "predicate", "reads")
+    __slots__ = ("evaluations", "is_about_change", "judge", "needs", "predicate", "reads")
 
     def __init__(self, predicate: Predicate, needs: int) -> None:
         self.predicate = predicate
         self.judge = predicate.check
         self.needs = needs
         self.reads = sum(_BITS[column] for column in predicate.reads)
-        self.held_of: Snapshot | None = None
         self.evaluations = 0
         # one for (nearly) every happening looks at the state, which is judged once for each snapshot
         self.is_about_change = predicate.happenings is None or len(predicate.happenings) > len(Happening) // 2
@@ -63,7 +61,9 @@ class Judge:
         needs = list(dict.fromkeys(column for predicate in observable for column in predicate.needs))
         self._needs = [(1 << number, attrgetter(column)) for number, column in enumerate(needs)]
         self.checks = [_Check(p, sum(1 << needs.index(column) for column in p.needs)) for p in observable]
-        self._by_happening = {happening: [c for c in self.checks if c.applies_to(happening)] for happening in Happening}
+        self._chosen: dict[_Situation, tuple[_Check, ...]] = {}
+        self._whole = frozenset(h for h in Happening if all(check.applies_to(h) for check in self.checks if check.reads))
+        self._held_of: Snapshot | None = None  # the last snapshot of which every predicate that declares its columns held
 
     @property
     def evaluations(self) -> Counter[str]:
@@ -79,28 +79,39 @@ class Judge:
         A predicate that declares what it reads is not asked again where nothing of that changed since it held: never at an
         audit, and only if it held of this moment's very `before`.
         """
-        before, after = moment.before, moment.after
-        is_still = before is after and not moment.is_audit
-        changed = _ALL if moment.is_audit else _changed(before, after)
+        before, after, happening = moment.before, moment.after, moment.happening
+        is_known = before is self._held_of and not moment.is_audit
+        changed = _changed(before, after) if is_known else _ALL
         missing = sum([bit for bit, look in self._needs if look(moment) is None])
+        situation = (happening.value, before is after and not moment.is_audit, changed, missing)
+        checks = self._chosen.get(situation)
+        if checks is None:
+            checks = self._chosen[situation] = self._choose(happening, situation)
+        self._held_of = None
         try:
-            for check in self._by_happening[moment.happening]:
-                if (is_still and check.is_about_change) or check.needs & missing:
-                    continue
-                if check.reads:
-                    if check.held_of is before and not check.reads & changed:
-                        check.held_of = after
-                        continue
-                    check.held_of = None
+            for check in checks:
                 check.evaluations += 1
                 found = check.judge(moment)
                 if found is not None:
                     return found
-                check.held_of = after
         except Exception as error:
             name = check.predicate.identifier
             raise CheckerCrashed(f"predicate {name} must judge, but raised {type(error).__name__}: {error}") from error
+        if happening in self._whole and (is_known or before is not after or moment.is_audit):
+            self._held_of = after
         return None
+
+    def _choose(self, happening: Happening, situation: _Situation) -> tuple[_Check, ...]:
+        """Those to ask, in their order: they apply, have what they look at, and may find what they did not find before."""
+        _, is_still, changed, missing = situation
+        return tuple(
+            check
+            for check in self.checks
+            if check.applies_to(happening)
+            and not check.needs & missing
+            and not (is_still and check.is_about_change)
+            and (not check.reads or check.reads & changed)
+        )
 
 
 def _changed(before: Snapshot, after: Snapshot) -> int:
@@ -111,6 +122,13 @@ def _changed(before: Snapshot, after: Snapshot) -> int:
         return _ALL
     pairs: zip[tuple[int, Any, Any]] = zip(_COLUMN_BITS, _columns_of(before), _columns_of(after), strict=True)
     changed = sum([bit for bit, one, other in pairs if one is not other and one != other])
-    if changed & _SEQUENCES and reading(before).tables != reading(after).tables:
+    earlier, now = reading(before), reading(after)
+    if not changed & _SEQUENCES:
+        now.take_over(earlier, OF_SEQUENCES)
+    elif earlier.tables == now.tables:
+        now.take_over(earlier, OF_TABLES)
+    else:
         changed |= _BITS[TABLES]
+    if not changed & _BITS["free"]:
+        now.take_over(earlier, OF_QUEUE)
     return changed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import fields, replace
 from typing import Any
 
@@ -164,7 +163,7 @@ def test_a_predicate_looks_at_nothing_that_it_does_not_declare(
     predicate: Predicate, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where its columns stand still: then its answer is one of `after`, in these columns."""
-    monkeypatch.setattr(reading, "_RECENT", deque(maxlen=4))  # what others have had derived is no help
+    monkeypatch.setattr(reading, "_RECENT", {})  # what others have had derived is no help
     moment = GOOD[name]
     hidden: dict[str, Any] = {
         field.name: Untouchable() for field in fields(Snapshot) if field.name not in (*predicate.reads, *FRAME)

@@ -7,7 +7,7 @@ one's `before`). Judges nothing; forgetting everything would change the cost and
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any, Final
 
@@ -17,9 +17,9 @@ from properties.moment import Moment
 ChoiceKey = tuple[str, int, int]  # request_id, choice, incarnation
 
 
-_SEQUENCES: Final = ("by_choice", "by_row")
-_TABLES: Final = ("owned", "table_counts")
-_QUEUE: Final = ("free", "place")
+OF_QUEUE: Final = ("free", "place")
+OF_TABLES: Final = ("owned", "table_counts")
+OF_SEQUENCES: Final = ("by_choice", "by_row", "tables", *OF_TABLES)
 
 
 class Reading:
@@ -48,7 +48,7 @@ class Reading:
         if derive is None:
             raise AttributeError(name)
         found = derive(self)
-        setattr(self, name, found)
+        vars(self)[name] = found
         return found
 
     def sequences(self) -> tuple[SequenceSnapshot, ...]:
@@ -58,19 +58,12 @@ class Reading:
         """The live choice with exactly this identity, epoch included."""
         return self.by_row.get(row)
 
-    def take_over(self, earlier: Reading) -> None:
-        """What an earlier snapshot with the same columns has had derived."""
-        one, other = self.snapshot, earlier.snapshot
-        if one.running == other.running and one.waiting == other.waiting:
-            self._copy(earlier, _SEQUENCES)
-        if "owned" in vars(earlier) and self.tables == earlier.tables:
-            self._copy(earlier, _TABLES)
-        if one.free == other.free:
-            self._copy(earlier, _QUEUE)
-
-    def _copy(self, earlier: Reading, names: tuple[str, ...]) -> None:
-        known = vars(earlier)
-        vars(self).update({name: known[name] for name in names if name in known})
+    def take_over(self, earlier: Reading, names: Iterable[str]) -> None:
+        """What an earlier snapshot, equal in the columns that these come from, has had derived."""
+        known, own = vars(earlier), vars(self)
+        for name in names:
+            if name in known:
+                own[name] = known[name]
 
 
 _DERIVED: Final[dict[str, Callable[[Reading], object]]] = {
@@ -86,7 +79,8 @@ _DERIVED: Final[dict[str, Callable[[Reading], object]]] = {
 }
 
 
-_RECENT: Final[deque[Reading]] = deque(maxlen=4)
+_RECENT: Final[dict[int, Reading]] = {}  # by the identity of the snapshot, which a reading keeps alive
+_NUM_RECENT: Final = 4
 _ROWS: Final[deque[tuple[Plan, tuple[RowId, ...]]]] = deque(maxlen=4)
 _TOUCHED: Final[deque[tuple[Moment, Mapping[int, PrefixEntry]]]] = deque(maxlen=1)
 _STILL_HELD: Final[deque[tuple[Moment, frozenset[int]]]] = deque(maxlen=1)
@@ -104,13 +98,12 @@ def rows_of(plan: Plan) -> tuple[RowId, ...]:
 
 
 def reading(snapshot: Snapshot) -> Reading:
-    for known in _RECENT:
-        if known.snapshot is snapshot:
-            return known
-    made = Reading(snapshot)
-    if _RECENT:
-        made.take_over(_RECENT[-1])
-    _RECENT.append(made)
+    known = _RECENT.get(id(snapshot))
+    if known is not None:
+        return known
+    made = _RECENT[id(snapshot)] = Reading(snapshot)
+    if len(_RECENT) > _NUM_RECENT:
+        del _RECENT[next(iter(_RECENT))]
     return made
 
 
