@@ -14,6 +14,7 @@ from engine_under_test.config import EngineConfig
 from engine_under_test.errors import OutOfBlocks, ProtocolError, RunnerError
 from engine_under_test.execution.runner import Runner
 from engine_under_test.flights import Flights, InFlight
+from engine_under_test.journal import Journal
 from engine_under_test.kv.prefix_index import blake2b_16
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.scheduling.admission import refusal_at_the_door
@@ -23,8 +24,6 @@ from engine_under_test.sequence import PlannedRow, Sequence
 from engine_under_test.types import (
     Admission,
     Counters,
-    Event,
-    EventKind,
     FinishReason,
     Output,
     PlannedStep,
@@ -62,10 +61,9 @@ class Engine:
         scheduler: Scheduler | None = None,
     ) -> None:
         self.config = config
-        self.counters = Counters()
+        self._journal = Journal(observer)
         self._runner = runner
         self._clock = clock if clock is not None else SystemClock()
-        self._observe = observer
         self._scheduler = scheduler if scheduler is not None else Scheduler()
         self._kv = KvTransaction(
             config.num_blocks,
@@ -78,7 +76,6 @@ class Engine:
         self._book = Book(config, self._kv)
         self._in_flight = Flights()
         self._reserved: InFlight | None = None
-        self._outbox: list[Output] = []
         self._next_ordinal = 1
 
     # ---- the user's verbs ---------------------------------------------------------------------------------------------
@@ -90,15 +87,12 @@ class Engine:
             message = f"an identifier must not be in use, found {request.request_id!r} live; wait for its end or use another"
             refusal = (RefusalReason.DUPLICATE_ID, message)
         if refusal is not None:
-            self.counters.refused += 1
-            row = RowId(request.request_id, 0, 0, 0)
-            self._tell(Event(EventKind.REFUSED, row, reason=refusal[0].value))
+            self._journal.refused(request.request_id, refusal[0].value)
             return Admission(request.request_id, 0, *refusal)
         ordinal = self._next_ordinal
         self._next_ordinal += 1
         self._book.open(request, ordinal)
-        self.counters.accepted += 1
-        self._tell(Event(EventKind.ACCEPTED, RowId(request.request_id, 0, ordinal, 0), tokens=len(request.prompt)))
+        self._journal.accepted(request, ordinal)
         return Admission(request.request_id, ordinal)
 
     def abort(self, request_id: str) -> bool:
@@ -112,9 +106,12 @@ class Engine:
 
     def take_outputs(self) -> tuple[Output, ...]:
         """What users are to be told since the last call, in order."""
-        outputs = tuple(self._outbox)
-        self._outbox.clear()
-        return outputs
+        return self._journal.take_outputs()
+
+    @property
+    def counters(self) -> Counters:
+        """Totals since the engine began (SC-14)."""
+        return self._journal.counters
 
     @property
     def plans_in_flight(self) -> tuple[int, ...]:
@@ -169,8 +166,7 @@ class Engine:
             try:
                 reservation = self._kv.reserve(plan, [seq.table for seq in seqs])
             except OutOfBlocks as refused:
-                self._tell(Event(EventKind.ROLLED_BACK, plan_id=plan.plan_id, reason=str(refused)))
-                self.counters.rolled_back += 1
+                self._journal.blocks_refused(plan.plan_id, str(refused))
                 self._try_half(seqs, is_second_try, str(refused))
                 continue
             step = PlannedStep(plan, reservation, tuple(preempted))
@@ -201,7 +197,7 @@ class Engine:
         for seq in flight.seqs:
             seq.last_plan = plan_id
         self._book.count_overtakes(flight.admitted)
-        self._count_launch(flight)
+        self._journal.launched(flight, self.config.block_size)
         try:
             flight.launch = self._runner.launch(step.plan, step.reservation)
         except RunnerError as error:
@@ -214,7 +210,7 @@ class Engine:
         """Undoes `reserve`; preemptions that made room for it stay."""
         flight = self._take_reserved(step)
         self._kv.rollback(step.plan.plan_id)
-        self.counters.rolled_back += 1
+        self._journal.counters.rolled_back += 1
         self._withdraw(flight)
 
     def commit(self, result: StepResult) -> None:
@@ -223,8 +219,7 @@ class Engine:
         Raises ProtocolError, and changes nothing, if the result is not what its plan asked for.
         """
         if not self._in_flight.accept(result, self._book.generation, self.config.vocab_size):
-            self.counters.dropped_results += 1
-            self._tell(Event(EventKind.RESULT_DROPPED, plan_id=result.plan_id))
+            self._journal.result_dropped(result.plan_id)
             return
         while (due := self._in_flight.pop_due()) is not None:
             self._book.oldest_in_flight = self._in_flight.oldest_id
@@ -241,7 +236,7 @@ class Engine:
         lost = [self._in_flight.pop_newest() for _ in abandoned]
         self._book.oldest_in_flight = self._in_flight.oldest_id
         for flight in lost:
-            self.counters.abandoned += 1
+            self._journal.counters.abandoned += 1
             self._withdraw(flight)
         culprit = lost[-1]
         self._try_half(culprit.current(), culprit.is_second_try, reason)
@@ -282,14 +277,11 @@ class Engine:
         """The result of the oldest plan: first what it wrote is confirmed, then its tokens are applied row by row."""
         plan = flight.step.plan
         self._kv.commit(plan.plan_id)
-        self.counters.committed += 1
+        self._journal.counters.committed += 1
         parents = []
         for seq, epoch, count, tokens in zip(flight.seqs, plan.epochs, plan.num_tokens, result.tokens, strict=True):
             if seq.epoch != epoch:
-                self.counters.dropped_rows += 1
-                if self._observe is not None:
-                    row = RowId(seq.request.request_id, seq.choice, seq.incarnation, epoch)
-                    self._tell(Event(EventKind.ROW_DROPPED, row, plan.plan_id))
+                self._journal.row_dropped(seq, epoch, plan.plan_id)
                 continue
             seq.rows.popleft()
             seq.committed_len += count
@@ -302,7 +294,6 @@ class Engine:
 
     def _emit(self, seq: Sequence, tokens: tuple[int, ...], plan_id: int) -> None:
         """Applies sampled tokens up to the end of the choice; what lies behind it is dropped."""
-        index = len(seq.tokens) - seq.prompt_len
         reason = None
         for count, token in enumerate(tokens, 1):
             seq.tokens.append(token)
@@ -310,13 +301,9 @@ class Engine:
             if reason is not None:
                 tokens = tokens[:count]
                 break
-        self.counters.emitted_tokens += len(tokens)
-        if self._observe is not None:
-            self._tell(Event(EventKind.EMITTED, seq.row_id, plan_id, tokens=len(tokens)))
-        request_id = seq.request.request_id
-        self._outbox.append(Output(request_id, seq.choice, seq.incarnation, index, tokens, reason))
+        self._journal.emitted(seq, tokens, reason, plan_id)
         if reason is not None:
-            self._close(self._book.live[request_id], seq, reason)
+            self._close(self._book.live[seq.request.request_id], seq, reason)
 
     def _fork(self, parent: Sequence) -> None:
         """Splits a choice whose prompt, but for its last token, is committed: the others share its blocks."""
@@ -329,33 +316,31 @@ class Engine:
             self._kv.fork(parent.table, child.table)
             self._book.enter(live, child)
             self._book.run(child)
-            self._tell(Event(EventKind.FORKED, child.row_id, blocks=tuple(child.table.blocks)))
+            self._journal.forked(child)
         parent.pending_forks = 0
 
     # ---- ends, preemption, failure --------------------------------------------------------------------------------------
 
     def _close(self, live: LiveRequest, seq: Sequence, reason: FinishReason) -> None:
         """Takes an existing choice out of everything. Its last output has been written by the caller."""
-        self._tell(Event(EventKind.FINISHED, seq.row_id, reason=reason.value))
+        self._journal.finished(seq.row_id, reason)
         self._kv.release(seq.table, seq.row_id)
         self._book.leave(seq)
         seq.end()
-        self.counters.finished[reason] = self.counters.finished.get(reason, 0) + 1
         self._book.close_choice(live, seq.choice)
 
     def _end_request(self, live: LiveRequest, reason: FinishReason, message: str = "") -> None:
         """Ends every choice that has not ended, those included that were never forked."""
         for choice in sorted(live.open_choices):
             seq = live.choices.get(choice)
-            emitted = len(seq.tokens) - seq.prompt_len if seq is not None else 0
-            request_id = live.request.request_id
-            self._outbox.append(Output(request_id, choice, live.incarnation, emitted, (), reason, message))
+            row = RowId(live.request.request_id, choice, live.incarnation, 0) if seq is None else seq.row_id
+            num_emitted = 0 if seq is None else len(seq.tokens) - seq.prompt_len
+            self._journal.cut_short(row, num_emitted, reason, message)
             if seq is not None:
                 self._close(live, seq, reason)
-                continue
-            self._tell(Event(EventKind.FINISHED, RowId(request_id, choice, live.incarnation, 0), reason=reason.value))
-            self.counters.finished[reason] = self.counters.finished.get(reason, 0) + 1
-            self._book.close_choice(live, choice)
+            else:
+                self._journal.finished(row, reason)
+                self._book.close_choice(live, choice)
 
     def _expire(self) -> None:
         deadlines = self._book.deadlines
@@ -369,8 +354,7 @@ class Engine:
     def _preempt(self, seq: Sequence) -> RowId:
         """A transaction of its own: the victim's blocks go, behind its plans in flight, and it waits to begin again."""
         row = seq.row_id
-        self._tell(Event(EventKind.PREEMPTED, row))
-        self.counters.preempted += 1
+        self._journal.preempted(row)
         self._kv.release(seq.table, row)
         self._book.leave(seq)
         seq.begin_again()
@@ -439,19 +423,6 @@ class Engine:
             tuple([seq.snapshot(size, None) for seq in book.waiting]),
             tuple([seq.snapshot(size, sources.get(seq.table)) for seq in book.running]),
         )
-
-    def _count_launch(self, flight: InFlight) -> None:
-        plan, reservation = flight.step.plan, flight.step.reservation
-        counters = self.counters
-        counters.launched += 1
-        counters.scheduled_tokens += len(reservation.slots)
-        counters.evicted += len(reservation.evicted)
-        if flight.admitted:
-            counters.cached_tokens += sum([len(hits) for hits in plan.hit_blocks]) * self.config.block_size
-
-    def _tell(self, event: Event) -> None:
-        if self._observe is not None:
-            self._observe(event)
 
 
 class _Passed:

@@ -7,6 +7,7 @@ from ci.mutants.mutant import Mutant
 _SEQUENCE = "engine_under_test/sequence.py"
 _ENGINE = "engine_under_test/engine.py"
 _FLIGHTS = "engine_under_test/flights.py"
+_JOURNAL = "engine_under_test/journal.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -41,8 +42,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "vllm-parent-req-leak",
         "https://github.com/vllm-project/vllm/pull/51629",
         _ENGINE,
-        "            self._outbox.append(Output(request_id, choice, live.incarnation, emitted, (), reason, message))\n",
-        "            if seq is not None:\n                self._outbox.append(Output(request_id, choice, live.incarnation, emitted, (), reason, message))\n",
+        "            self._journal.cut_short(row, num_emitted, reason, message)\n",
+        "            if seq is not None:\n                self._journal.cut_short(row, num_emitted, reason, message)\n",
         "An abort tells nobody of the choices that were never forked.",
     ),
     Mutant(
@@ -67,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "scheduled-counted-twice",
         "lmd-kvlen-double-count",
         "https://github.com/InternLM/lmdeploy/pull/4685",
-        _ENGINE,
+        _JOURNAL,
         "        counters.scheduled_tokens += len(reservation.slots)",
         "        counters.scheduled_tokens += len(reservation.slots) + len(flight.admitted)",
         "The tokens of admitted rows are counted twice in part.",
@@ -104,8 +105,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "trt-pause-before-update",
         "https://github.com/NVIDIA/TensorRT-LLM/pull/10943",
         _ENGINE,
-        "            if seq.epoch != epoch:\n                self.counters.dropped_rows += 1",
-        "            if seq.epoch != epoch:\n                if tokens and seq.status is Status.WAITING:\n                    seq.tokens.append(tokens[0])\n                self.counters.dropped_rows += 1",
+        "                self._journal.row_dropped(seq, epoch, plan.plan_id)\n",
+        "                if tokens and seq.status is Status.WAITING:\n                    seq.tokens.append(tokens[0])\n                self._journal.row_dropped(seq, epoch, plan.plan_id)\n",
         "The token in flight of a request that was just preempted is applied to it.",
     ),
 )
