@@ -294,6 +294,7 @@ class Engine:
 
     def _emit(self, seq: Sequence, tokens: tuple[int, ...], plan_id: int) -> None:
         """Applies sampled tokens up to the end of the choice; what lies behind it is dropped."""
+        index = len(seq.tokens) - seq.prompt_len
         reason = None
         for count, token in enumerate(tokens, 1):
             seq.tokens.append(token)
@@ -301,7 +302,7 @@ class Engine:
             if reason is not None:
                 tokens = tokens[:count]
                 break
-        self._journal.emitted(seq, tokens, reason, plan_id)
+        self._journal.emitted(seq, index, tokens, reason, plan_id)
         if reason is not None:
             self._close(self._book.live[seq.request.request_id], seq, reason)
 

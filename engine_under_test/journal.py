@@ -57,12 +57,11 @@ class Journal:
             row = RowId(seq.request.request_id, seq.choice, seq.incarnation, epoch)
             self._observe(Event(EventKind.ROW_DROPPED, row, plan_id))
 
-    def emitted(self, seq: Sequence, tokens: tuple[int, ...], reason: FinishReason | None, plan_id: int) -> None:
-        """`tokens` are the last ones of the choice; with `reason` they are the last ones for good."""
+    def emitted(self, seq: Sequence, index: int, tokens: tuple[int, ...], reason: FinishReason | None, plan_id: int) -> None:
+        """`tokens` of the choice from `index` on; with `reason` they are its last ones."""
         self.counters.emitted_tokens += len(tokens)
         if self._observe is not None:
             self._observe(Event(EventKind.EMITTED, seq.row_id, plan_id, tokens=len(tokens)))
-        index = len(seq.tokens) - seq.prompt_len - len(tokens)
         self._outbox.append(Output(seq.request.request_id, seq.choice, seq.incarnation, index, tokens, reason))
 
     def cut_short(self, row: RowId, num_emitted: int, reason: FinishReason, message: str) -> None:

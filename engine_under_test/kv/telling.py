@@ -11,9 +11,10 @@ from engine_under_test.types import Event, EventKind
 def launched(record: Record, block_size: int) -> Iterator[Event]:
     """The plan is on its way: what it computes, what it found, copied and evicted."""
     plan = record.plan
-    yield Event(EventKind.LAUNCHED, plan_id=plan.plan_id, tokens=plan.num_rows)
-    for row in range(plan.num_rows):
-        yield Event(EventKind.SCHEDULED, plan.row_id(row), plan.plan_id, tokens=plan.num_tokens[row])
+    plan_id, scheduled = plan.plan_id, EventKind.SCHEDULED
+    yield Event(EventKind.LAUNCHED, plan_id=plan_id, tokens=plan.num_rows)
+    for row, count in enumerate(plan.num_tokens):
+        yield Event(scheduled, plan.row_id(row), plan_id, (), count)
     for row, change in record.changes.items():
         row_id = plan.row_id(row)
         if change.hits:
