@@ -22,7 +22,7 @@ class Recount:
     def add(self, events: Iterable[Event]) -> None:
         counters = self.counters
         for event in events:
-            count = _RULES.get(event.kind)
+            count = _RULE_OF.get(id(event.kind))  # a member of an enumeration is slow to hash, its identity is not
             if count is not None:
                 count(counters, event)
 
@@ -75,3 +75,4 @@ _RULES: Final = {
     EventKind.RESULT_DROPPED: _one("dropped_results"),
     EventKind.ROW_DROPPED: _one("dropped_rows"),
 }
+_RULE_OF: Final = {id(kind): rule for kind, rule in _RULES.items()}

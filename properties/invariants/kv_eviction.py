@@ -41,15 +41,12 @@ def least_recently_used_goes_first(moment: Moment) -> Violation | None:
     evicted = _evicted(moment)
     if not evicted:
         return None
-    before, after = reading(moment.before), reading(moment.after)
-    stayed = before.free.intersection(after.free, moment.before.cached, moment.after.cached)
     if moment.caps.evicts_on_demand:
         return _by_release(moment, evicted)
-    if not stayed:
-        return None
-    queue = moment.before.free
+    before, after, queue = reading(moment.before), reading(moment.after), moment.before.free
     last = max(evicted, key=lambda block: queue.index(block) if block in before.free else len(queue))
-    passed = stayed.intersection(queue[: queue.index(last)] if last in before.free else queue)
+    ahead = frozenset(queue[: queue.index(last)] if last in before.free else queue)
+    passed = (ahead & after.free).intersection(moment.before.cached, moment.after.cached)
     if passed:
         return violation(
             "KV-9", f"block {last}", f"evicted, {blocks_named(passed)} was free longer", "least recently used first"

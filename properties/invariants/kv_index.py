@@ -64,10 +64,13 @@ def blocks_are_published_once(moment: Moment) -> Violation | None:
     """
     cached = moment.before.cached
     for event in moment.events:
-        if event.kind is EventKind.PUBLISHED and not cached.keys().isdisjoint(event.blocks):
+        if event.kind is _PUBLISHED and not cached.keys().isdisjoint(event.blocks):
             again = [block for block in event.blocks if block in cached]
             return violation("KV-7", blocks_named(again), "published while indexed", "indexed once")
     return None
+
+
+_PUBLISHED: Final = EventKind.PUBLISHED  # to look a member up in its enumeration takes longer than the comparison
 
 
 def hits_hold_the_query(moment: Moment) -> Violation | None:
@@ -140,9 +143,8 @@ def committed_content_stays_hittable(moment: Moment) -> Violation | None:
     if not (moment.is_audit or moment.happening is Happening.LANDED or index_changed(moment)):
         return None
     hittable = moment.facts.hittable
-    missing = hittable.keys() - moment.after.cached.keys()
-    if missing:
-        block = min(missing)
+    if not hittable.keys() <= moment.after.cached.keys():
+        block = min(hittable.keys() - moment.after.cached.keys())
         return violation("KV-15", f"block {block}", "not to be found", f"found as {_shown(hittable[block].tokens)}")
     return None
 

@@ -52,8 +52,8 @@ def decoding_lags_by_one(moment: Moment) -> Violation | None:
     plan, now = moment.landed.plan, reading(moment.after)
     if plan.plan_id in moment.after.plans or plan.generation != moment.after.generation:
         return None
-    for i, samples in enumerate(plan.samples):
-        s = now.row(rows_of(plan)[i]) if samples else None
+    for row, samples in zip(rows_of(plan), plan.samples, strict=True):
+        s = now.row(row) if samples else None
         if s is not None and s.visible_len - s.committed_len != 1:
             found = f"{s.visible_len} visible, {s.committed_len} committed"
             return violation("KV-5", row_named(s.row_id), found, "visible - committed = 1 behind a sampled token")
@@ -146,10 +146,10 @@ def commit_applies_the_whole_plan(moment: Moment) -> Violation | None:
         return None
     if plan.plan_id in after.plans or plan.plan_id in after.reservations:
         return violation("KV-12", f"plan {plan.plan_id}", "still in flight behind its result", "committed, nothing reserved")
-    now = reading(after)
-    for i, start in enumerate(plan.starts):
-        s = now.row(rows_of(plan)[i])
-        if s is not None and s.committed_len < (end := start + plan.num_tokens[i]):
+    now = reading(after).by_row
+    for row, start, count in zip(rows_of(plan), plan.starts, plan.num_tokens, strict=True):
+        s = now.get(row)
+        if s is not None and s.committed_len < (end := start + count):
             return violation("KV-12", row_named(s.row_id), f"committed {s.committed_len}", f"{end}: its plan is committed")
     return None
 

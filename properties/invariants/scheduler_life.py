@@ -5,6 +5,7 @@ Judges SC-4 to SC-6, SC-11, SC-12, SC-14 and SC-15; never what a single plan may
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from engine_under_test.types import FinishReason, Output, ReferenceModel, RowId, Status
@@ -23,7 +24,7 @@ def transitions_are_legal(moment: Moment) -> Violation | None:
     before = reading(moment.before).by_choice
     for key, now in reading(moment.after).by_choice.items():
         was = before.get(key)
-        if was is None or (was.status is now.status and was.epoch == now.epoch):
+        if was is now or was is None or (was.status is now.status and was.epoch == now.epoch):
             continue
         if now.epoch < was.epoch:
             return violation("SC-4", row_named(now.row_id), f"epoch {now.epoch}", f"at least {was.epoch}, as before")
@@ -162,7 +163,7 @@ def choices_end_where_they_should(moment: Moment) -> Violation | None:
 def _misplaced_end(moment: Moment, choice: ChoiceFacts, output: Output) -> tuple[str, str] | None:
     sampling, end = choice.request.sampling, output.index + len(output.token_ids)
     reason, stops = output.finish_reason, sampling.stop_token_ids
-    if not stops and reason is None and end < sampling.max_tokens:
+    if reason is None and end < sampling.max_tokens and _is_free_of(stops, choice.emitted[: output.index], output.token_ids):
         return None
     tokens = (*choice.emitted[: output.index], *output.token_ids) if stops else output.token_ids
     at = _first_stop(tokens, choice, moment.caps.vocab_size) if stops else None
@@ -188,6 +189,10 @@ def _misplaced_end(moment: Moment, choice: ChoiceFacts, output: Output) -> tuple
         (f"an end by stop behind tokens {tokens[-1:]}", f"one of the stop tokens {sorted(stops)}"),
     )
     return sentences[broken.index(True)]
+
+
+def _is_free_of(stops: tuple[int, ...], *tokens: Iterable[int]) -> bool:
+    return not stops or all(map(frozenset(stops).isdisjoint, tokens))
 
 
 def _first_stop(tokens: tuple[int, ...], choice: ChoiceFacts, vocab_size: int) -> int | None:

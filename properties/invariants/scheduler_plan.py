@@ -84,7 +84,9 @@ def chunks_cover_prompt_and_output(moment: Moment) -> Violation | None:
     for i, (row, start, count, pending, samples) in enumerate(rows):
         piece = plan.token_ids[cursor : cursor + count - pending]
         cursor += count - pending
-        if found := _sampling_is_wrong(shown.get(row), start + count, pending, samples):
+        s = shown.get(row)
+        is_plain = s is not None and samples and not pending and start + count == s.visible_len
+        if not is_plain and (found := _sampling_is_wrong(s, start + count, pending, samples)):
             return violation("SC-10", row_named(row), *found)
         if piece and (found := _tokens_are_wrong(moment, i, piece)):
             return violation("SC-10", row_named(row), *found)
