@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, compress
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from models.allocator_model import Key
 from models.law import POISON, Law, Track
 from properties.doubles import RecordingNoise
 from properties.moment import Execution
+
+_POISON = np.uint64(POISON)
 
 
 class Flight:
@@ -126,8 +128,9 @@ class Device:
         slots = {slot for block in new for slot in range(block * size, (block + 1) * size)}.difference(reservation.slots)
         for copy in reservation.copies:
             slots.difference_update(range(copy.target * size, copy.target * size + copy.num_slots))
-        left = np.array(sorted(slots), np.int64)
-        return frozenset(left[(self._runner.store[left] != POISON).any(axis=1)].tolist())
+        left = list(slots)
+        is_stale = self._runner.store.take(left, axis=0) != _POISON
+        return frozenset(compress(left, is_stale.any(axis=1))) if is_stale.any() else frozenset()
 
     def _expected_tokens(self, flight: Flight, ends: list[int]) -> tuple[tuple[int, ...], ...]:
         """What the rows sample by the law; the next plans of these choices compute on it."""

@@ -279,33 +279,32 @@ class Law:
         digests = mix(self._accs.take(places) + np.array(lengths, np.uint64))
         scores = (mix(digests[:, None] ^ self._token_words) >> _U11).astype(np.float64)
         scores *= 2.0**-50
-        self._mask(scores, tracks, lengths)
-        self._perturb(scores, tracks, lengths)
+        is_masked = self._mask(scores, tracks, lengths)
+        self._perturb(scores, tracks, lengths, is_masked)
         chosen: list[int] = scores.argmax(axis=1).tolist()
         return chosen
 
-    def _mask(self, logits: npt.NDArray[np.float64], tracks: Sequence[Track], lengths: Sequence[int]) -> None:
-        """Stop tokens before `min_tokens` are out can not be chosen."""
-        for row, track in enumerate(tracks):
-            if track.masks_below > lengths[row]:
-                stops = track.request.sampling.stop_token_ids
-                logits[row, [token for token in stops if token < self.vocab_size]] = -np.inf
+    def _mask(self, logits: npt.NDArray[np.float64], tracks: Sequence[Track], lengths: Sequence[int]) -> bool:
+        """Stop tokens before `min_tokens` are out can not be chosen. True if there were such."""
+        rows = [row for row, track in enumerate(tracks) if track.masks_below > lengths[row]]
+        for row in rows:
+            stops = tracks[row].request.sampling.stop_token_ids
+            logits[row, [token for token in stops if token < self.vocab_size]] = -np.inf
+        return bool(rows)
 
-    def _perturb(self, logits: npt.NDArray[np.float64], tracks: Sequence[Track], lengths: Sequence[int]) -> None:
+    def _perturb(
+        self, logits: npt.NDArray[np.float64], tracks: Sequence[Track], lengths: Sequence[int], is_masked: bool
+    ) -> None:
         """Logits become scores where a temperature is given. Rows with everything masked stay: token 0."""
         rows = [row for row, track in enumerate(tracks) if track.temperature > 0]
+        if is_masked:
+            rows = [row for row in rows if logits[row].max() > -np.inf]
         if not rows:
             return
-        part = logits[rows]
-        top = part.max(axis=1)
-        if top.min() == -np.inf:
-            rows = [row for row, highest in zip(rows, top.tolist(), strict=True) if highest != -np.inf]
-            part = logits[rows]
-            top = part.max(axis=1, initial=-np.inf)
-        part -= top[:, None]
-        part /= np.array([tracks[row].temperature for row in rows])[:, None]
-        if rows:
-            part += np.array([self._gumbel(tracks[row], lengths[row]) for row in rows])
+        part = logits.take(rows, axis=0)
+        part -= part.max(axis=1, keepdims=True)
+        part /= np.array([[tracks[row].temperature] for row in rows])
+        part += np.array([self._gumbel(tracks[row], lengths[row]) for row in rows])
         logits[rows] = part
 
     def _gumbel(self, track: Track, position: int) -> npt.NDArray[np.float64]:
