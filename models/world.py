@@ -6,9 +6,11 @@ what happened, make a `Moment` of it, and judge that. Never chooses an op and ne
 
 from __future__ import annotations
 
+import gc
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -28,8 +30,21 @@ from properties.recount import Recount
 from properties.verdict import Violation
 
 AUDIT_EVERY = 16  # steps between two looks at whole structures
+_ALLOCATIONS = 50_000  # between two collections of the youngest objects
 _PAST_RESULTS = 64
 _PLANS_UNTIL_HEALED = 3  # a lost step is retried with half of its rows, the rest comes after
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Meanwhile the interpreter looks for cyclic garbage seldom: a run makes hardly any, and the history keeps nearly all of
+    what it would go through."""
+    threshold = gc.get_threshold()
+    gc.set_threshold(max(threshold[0], _ALLOCATIONS) if threshold[0] else 0, *threshold[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*threshold)
 
 
 class World:
@@ -121,10 +136,11 @@ class World:
 
     def run(self, ops: Iterable[Op]) -> None:
         """Applies ops up to the first violation."""
-        for op in ops:
-            self.apply(op)
-            if self.violation is not None:
-                return
+        with _rare_collections():
+            for op in ops:
+                self.apply(op)
+                if self.violation is not None:
+                    return
 
     @property
     def evaluations(self) -> Counter[str]:

@@ -44,8 +44,9 @@ def least_recently_used_goes_first(moment: Moment) -> Violation | None:
     if moment.caps.evicts_on_demand:
         return _by_release(moment, evicted)
     before, after, queue = reading(moment.before), reading(moment.after), moment.before.free
-    last = max(evicted, key=lambda block: queue.index(block) if block in before.free else len(queue))
-    ahead = frozenset(queue[: queue.index(last)] if last in before.free else queue)
+    place = before.place
+    last = max(evicted, key=lambda block: place.get(block, len(queue)))
+    ahead = frozenset(queue[: place.get(last, len(queue))])
     passed = (ahead & after.free).intersection(moment.before.cached, moment.after.cached)
     if passed:
         return violation(
