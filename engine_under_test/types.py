@@ -433,4 +433,5 @@ class Caps:
     has_transaction: bool = False  # verbs `reserve`, `launch`, `rollback`, `abandon`
     has_fences: bool = False  # blocks released while a plan that uses them is unsettled are quarantined
     has_restart: bool = False  # verb `restart`
+    has_transfers: bool = False  # transfers pin blocks; they begin and end in `poll`
     has_events: bool = False  # verb `take_events`

@@ -215,12 +215,16 @@ class World:
 
     # -- plans -------------------------------------------------------------------------------------------------
 
-    def _plan(self, _op: Op | None = None) -> bool:
+    def _plan(self, _op: Op | None = None, polls: bool = False) -> bool:
+        """``polls``: fences and the clock advance just before, in the same happening."""
         if len(self._flights) >= self.caps.max_plans_in_flight:
             return False
         if not self._finish_lost():
             return True
         before = self._snapshot
+        if polls and (count := self.target.poll()) != len(self._flights):
+            self.violation = self._miscounted(count)
+            return True
         step = self.target.plan()
         after, events = self._observe(may_be_quiet=step is None)
         self.facts.scheduler.asked()
@@ -299,13 +303,15 @@ class World:
         return True
 
     def _step(self) -> bool:
-        did = self._plan()
+        """Fences settle with the next plan, in one happening, unless transfers move as well."""
+        is_apart = self.caps.has_transfers or len(self._flights) >= self.caps.max_plans_in_flight
+        did = self._poll() if is_apart else False
+        if self.violation is None:
+            did |= self._plan(polls=not is_apart)
         if self.violation is None:
             did |= self._land(0)
         if self.violation is None:
             did |= self._deliver()
-        if self.violation is None:
-            did |= self._poll()
         return did
 
     def _land_again(self, k: int) -> bool:
@@ -368,14 +374,17 @@ class World:
         count = self.target.poll()
         after, events = self._observe(may_be_quiet=True)
         wrong = self._learn(events, before, after)
-        if count != len(self._flights):
-            wrong = wrong or Violation(
-                "SC-1", "pairing", "plans in flight", str(count), f"{len(self._flights)}: launched, neither committed nor lost"
-            )
+        wrong = wrong or self._miscounted(count)
         if after is before and wrong is None:
             return False
         self._judge(Happening.POLLED, before, after, events, wrong)
         return bool(events) or before.unsettled != after.unsettled
+
+    def _miscounted(self, count: int) -> Violation | None:
+        expected = len(self._flights)
+        if count == expected:
+            return None
+        return Violation("SC-1", "pairing", "plans in flight", str(count), f"{expected}: launched, neither committed nor lost")
 
     def _hold(self, on: bool) -> bool:
         if not self.caps.has_fences or on is self._is_held:

@@ -22,7 +22,7 @@ class OpKind(StrEnum):
     ABORT = "abort"  # request_id
     PLAN = "plan"  # the next plan is decided, reserved and launched
     LAND = "land"  # k: the k-th plan in flight (0 = oldest) is executed and its result handed in
-    STEP = "step"  # plan (if allowed), then land the oldest, deliver and poll: one synchronous iteration
+    STEP = "step"  # poll, plan (if allowed), land the oldest, deliver: one synchronous iteration
     POLL = "poll"  # fences and transfers advance
     HOLD_FENCES = "hold_fences"  # on: until released by off, `poll` settles nothing
     DELIVER = "deliver"  # outputs are handed to the users

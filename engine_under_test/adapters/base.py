@@ -3,7 +3,7 @@
 The harness drives a target with the verbs below and never sees more of it than they return. The harness is the device: it
 takes a `PlannedStep`, executes it (now, late, or never) and hands the tokens back with `commit`.
 
-One iteration of a synchronous target is `plan`, `commit`, `take_outputs`, `poll`. A target with
+One iteration of a synchronous target is `poll`, `plan`, `commit`, `take_outputs`. A target with
 ``caps.max_plans_in_flight`` of 2 or 3 may be asked for the next plan before the last one is committed; `plan` returns None
 when there is nothing that may run now. Between verbs the target is at rest: `snapshot` may be called at any time and changes
 nothing.

@@ -338,5 +338,6 @@ def kv_caps(config: EngineConfig) -> Caps:
         has_reset=True,
         has_transaction=True,
         has_fences=True,
+        has_transfers=True,
         has_events=True,
     )
