@@ -27,6 +27,7 @@ LARGE_FLOOR, SMALL_FLOOR = 700.0, 2000.0  # given: checked steps a second a core
 CHECKS_CEILING = 1.5  # given: time of the checks over time of the step
 _ROUNDS, _OPS = 7, {"16 live": 600, "3 to 4 live": 1200}
 _WINDOWS = frozenset({"snapshot", "take_events", "caps", "counters"})  # the harness's own looks are no part of a step
+_CHUNK = 4  # operations
 
 Call = tuple[str, tuple[Any, ...]]
 
@@ -41,44 +42,62 @@ def measure_walk(say: Callable[[str], None]) -> tuple[list[Line], list[float]]:
             say(f"walk: {name}, round {seed + 1} of {_ROUNDS}")
             ops = tuple(islice(walk_ops(seed, shape), _OPS[name]))
             calibrations.append(calibrate())
-            steps, checked_s, calls = checked_run(shape, ops)
-            bare_s = bare_run(shape, calls)
+            steps, checked_s, bare_s = timed_run(shape, ops)
             rates.append(steps / checked_s)
             costs.append((checked_s - bare_s) / bare_s)
         lines += _lines(name, statistics.median(rates), floor, statistics.median(costs))
     return lines, calibrations
 
 
-def checked_run(shape: WalkShape, ops: Sequence[Op]) -> tuple[int, float, list[Call]]:
-    """(steps, seconds, calls): the whole World, timed; the calls that it made to the target are taken from a second run,
-    so that taking note of them costs the first one nothing."""
-    spec = shape.spec()
-    world = World(target_from(spec), hasher=hasher_of(spec))
-    began = time.perf_counter()
-    world.run(ops)
-    took = time.perf_counter() - began
+def timed_run(shape: WalkShape, ops: Sequence[Op]) -> tuple[int, float, float]:
+    """(steps, checked, bare): processor seconds of the whole World, and of the same calls without it, taken in turns, a few
+    operations each, so that whatever else the machine does falls on both."""
+    chunks = [ops[start : start + _CHUNK] for start in range(0, len(ops), _CHUNK)]
+    calls = calls_of(shape, chunks)
+    world = World(target_from(shape.spec()), hasher=hasher_of(shape.spec()))
+    bare = BareRun(shape)
+    checked_s = bare_s = 0.0
+    for chunk, its_calls in zip(chunks, calls, strict=True):
+        began = time.process_time()
+        world.run(chunk)
+        between = time.process_time()
+        bare.run(its_calls)
+        checked_s += between - began
+        bare_s += time.process_time() - between
     if world.violation is not None:
         raise AssertionError(f"the walk must be valid to be timed, found {world.violation.sentence}; run assay gate first")
-    recorder = CallRecorder(target_from(spec))
-    World(recorder, hasher=hasher_of(spec), predicates=()).run(ops)
-    return world.checked_steps, took, recorder.calls
+    return world.checked_steps, checked_s, bare_s
 
 
-def bare_run(shape: WalkShape, calls: Sequence[Call]) -> float:
-    """Seconds of the same calls on a fresh target, with every launched plan executed by the same kind of device."""
-    target: Target = target_from(shape.spec())
-    config = shape.config
-    runner = FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size)
-    reserved: PlannedStep | None = None
-    began = time.perf_counter()
-    for name, arguments in calls:
-        given = (reserved,) if name in ("launch", "rollback") else arguments
-        answer = getattr(target, name)(*given)
-        if name == "reserve":
-            reserved = answer
-        elif name == "plan" and answer is not None:
-            runner.launch(answer.plan, answer.reservation).result()
-    return time.perf_counter() - began
+def calls_of(shape: WalkShape, chunks: Sequence[Sequence[Op]]) -> list[list[Call]]:
+    """For each chunk the calls that a World makes to its target."""
+    recorder = CallRecorder(target_from(shape.spec()))
+    world = World(recorder, hasher=hasher_of(shape.spec()), predicates=())
+    found = []
+    for chunk in chunks:
+        first = len(recorder.calls)
+        world.run(chunk)
+        found.append(recorder.calls[first:])
+    return found
+
+
+class BareRun:
+    """A fresh target that is called as a World called another, with every launched plan executed by the same kind of device."""
+
+    def __init__(self, shape: WalkShape) -> None:
+        self._target: Target = target_from(shape.spec())
+        config = shape.config
+        self._runner = FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size)
+        self._reserved: PlannedStep | None = None
+
+    def run(self, calls: Sequence[Call]) -> None:
+        for name, arguments in calls:
+            given = (self._reserved,) if name in ("launch", "rollback") else arguments
+            answer = getattr(self._target, name)(*given)
+            if name == "reserve":
+                self._reserved = answer
+            elif name == "plan" and answer is not None:
+                self._runner.launch(answer.plan, answer.reservation).result()
 
 
 class CallRecorder:
