@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -251,3 +255,27 @@ class Forgetful(Scheduler):
 def test_the_scheduler_machine_finds(scheduler: type[Scheduler], found_by: set[str]) -> None:
     machine = with_target(SchedulerMachine, lambda spec: SchedulerAlone(config_from(spec["config"]), scheduler()))
     assert first_violation(machine) in found_by
+
+
+_WORK = """
+from models.suites import KV
+from properties.suite import Profile, SuiteContext
+
+result = KV.run(SuiteContext(Profile.QUICK, 7))
+print(result.examples, result.ops, sum(result.reached.values()))
+"""
+
+
+def test_a_seed_does_the_same_work_with_a_cold_cache_and_with_more_modules_imported(tmp_path: Path) -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", before + _WORK],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "HYPOTHESIS_STORAGE_DIRECTORY": str(tmp_path / "cache")},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for before, hash_seed in (("", "1"), ("", "2"), ("import scipy.stats, jinja2, differential.suites", "3"))
+    ]
+    assert told[0] == told[1] == told[2]
