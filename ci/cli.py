@@ -132,6 +132,7 @@ def props(pattern: str, *, as_json: bool) -> None:
 def mutants(ids: tuple[str, ...], *, seed: str | None, record: bool, workers: int | None, as_json: bool) -> None:
     """Put known bugs back, one at a time, and show which predicate kills each."""
     from ci import environment
+    from ci.mutants.baseline import broken_without_mutant
     from ci.mutants.catalogue import FLOOR
     from ci.mutants.mutant import Fate
     from ci.mutants.runner import hunt_all, select
@@ -143,6 +144,9 @@ def mutants(ids: tuple[str, ...], *, seed: str | None, record: bool, workers: in
     chosen = select(ids)
     console = _console(as_json)
     hunt_seed = parse_seed(seed) if seed is not None else read_tree().seed
+    if (broken := broken_without_mutant(hunt_seed)) is not None:
+        console.print(f"the engine must be sound before it is mutated, found {broken}; repair it (assay gate), then hunt again")
+        sys.exit(1)
     results = hunt_all(chosen, hunt_seed, workers or environment.num_cores(), console)
     if record:
         record_kills(results)

@@ -21,6 +21,7 @@ from ci import environment
 from ci.jobs import Job, Role
 from ci.judging import budget_doubt, judge, judge_pair, last_line
 from ci.last_seen import not_run, read_last_seen
+from ci.mutants.baseline import void
 from ci.mutants.catalogue import MUTANTS
 from ci.mutants.mutant import Fate, Mutant, MutantResult
 from ci.mutants.runner import fate_of, mutant_job
@@ -81,6 +82,8 @@ def run_gate(settings: GateSettings, make_progress: Callable[[], Progress]) -> O
         for s in states
         if s.job.role is Role.MUTANT
     )
+    if any(check.verdict is Verdict.INVALID for check in checks):
+        fates = void(fates)
     reasons = tuple(
         reason for reason in (why_ended, "" if checks else "no suite was collected", budget_doubt(checks)) if reason
     )

@@ -37,6 +37,7 @@ class Fate(StrEnum):
     KILLED = "killed"  # a catalogue predicate or a statistical test over a run saw it
     SURVIVED = "survived"  # the hunt ended, or 30 s passed, without a kill
     STALE = "stale"  # its snippet does not occur exactly once: nothing was tested
+    VOID = "void"  # killed, but the engine is broken without it
     BROKEN = "broken"  # the mutated source does not import or crashes: that proves nothing about the harness
 
 
