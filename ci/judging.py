@@ -5,6 +5,7 @@ Owns every rule by which a gate trusts or distrusts a suite. The same functions 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ci.jobs import Job, JobReport
@@ -24,16 +25,29 @@ def judge(job: Job, report: JobReport | None, why_missing: str = "") -> Check:
         reason = f"crashed: {last_line(report.crash)}"
         return Check(job.subject, job.title, Verdict.UNKNOWN, job.seed, (reason, report.crash.strip()), report.wall_s)
     result = report.result
-    reasons = doubts(result)
-    verdict = merge([result.verdict, *([Verdict.UNKNOWN] if reasons else []), *([Verdict.INVALID] if result.failures else [])])
-    if verdict is Verdict.INVALID and not result.failures:
-        failed = [item for item in result.statistics if item.verdict is Verdict.INVALID]
-        reasons += tuple(f"{item.id}: p = {item.p:.3g} at alpha = {item.alpha:.3g} ({item.null})" for item in failed)
+    broken = breaches(result)
+    reasons = broken or doubts(result)  # what broke hides what was not reached: a suite that fails ends early
+    verdict = merge([result.verdict, *([Verdict.INVALID] if broken else [Verdict.UNKNOWN] if reasons else [])])
     return Check(job.subject, job.title, verdict, job.seed, reasons, report.wall_s, result, result.failures)
 
 
+def breaches(result: CheckResult) -> tuple[str, ...]:
+    """What makes a result invalid: its failures, and the statistical tests that reject."""
+    rejected = [item for item in result.statistics if item.verdict is Verdict.INVALID]
+    found = [breach(failure.violation) for failure in result.failures]
+    found += [f"{item.id}: p = {item.p:.3g} at alpha = {item.alpha:.3g} ({item.null})" for item in rejected]
+    if result.verdict is Verdict.INVALID and not found:
+        found.append(result.note or "the suite itself says invalid")
+    return tuple(dict.fromkeys(found))
+
+
+def breach(violation: Violation) -> str:
+    """ "KV-4 freed once: block 3: found 2, expected 1"."""
+    return f"{violation.invariant} {violation.name}: {violation.sentence}"
+
+
 def doubts(result: CheckResult) -> tuple[str, ...]:
-    """Why a result can not count as valid, whatever it says of itself."""
+    """Why a result in which nothing broke can not count as valid, whatever it says of itself."""
     found = []
     if not (result.examples or result.ops or result.statistics):
         found.append("it did nothing: no example, no operation, no statistic")
@@ -61,7 +75,8 @@ def judge_pair(check: Check, again: JobReport | None, hash_seeds: tuple[int, int
     if violation is None:
         return check
     failure = Failure(violation, seed=violation.subject)
-    return _with(check, Verdict.INVALID, (), (failure,))
+    kept = check if check.verdict is Verdict.INVALID else dataclasses.replace(check, reasons=())
+    return _with(kept, Verdict.INVALID, (breach(violation),), (failure,))
 
 
 def first_difference(first: CheckResult, second: CheckResult, hash_seeds: tuple[int, int]) -> Violation | None:
@@ -96,13 +111,9 @@ def last_line(text: str) -> str:
 
 
 def _with(check: Check, verdict: Verdict, reasons: tuple[str, ...], failures: tuple[Failure, ...] = ()) -> Check:
-    return Check(
-        check.id,
-        check.title,
-        merge([check.verdict, verdict]),
-        check.seed,
-        check.reasons + reasons,
-        check.wall_s,
-        check.result,
-        check.failures + failures,
+    return dataclasses.replace(
+        check,
+        verdict=merge([check.verdict, verdict]),
+        reasons=check.reasons if verdict is Verdict.UNKNOWN and check.verdict is Verdict.INVALID else check.reasons + reasons,
+        failures=check.failures + failures,
     )

@@ -15,7 +15,8 @@ from properties.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One suite, judged. ``reasons`` say why it is unknown. ``result`` is None if it never returned one."""
+    """One suite, judged. ``reasons`` say why it is not valid: what broke, or else why it is unknown. ``result`` is None if it
+    never returned one."""
 
     id: str
     title: str

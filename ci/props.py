@@ -119,7 +119,7 @@ def _run(suite: Suite, source: str, seed: int, console: Console) -> Check:
         console.print(f"  {failure.violation.invariant} {failure.violation.sentence}", markup=False, soft_wrap=True)
     for name in replays:
         console.print(f"  assay replay {shown_path(ROOT / 'reports' / 'props' / name)}", markup=False, soft_wrap=True)
-    for reason in check.reasons:
+    for reason in () if check.failures else check.reasons:
         console.print(f"  {reason.splitlines()[0]}", markup=False, soft_wrap=True)
     return check
 

@@ -44,6 +44,38 @@ def test_a_failure_is_invalid_whatever_the_suite_says() -> None:
     assert judged(replace(SOUND, failures=(Failure(BROKEN, "7"),))).verdict is Verdict.INVALID
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        pytest.param(replace(SOUND, missed=("preempt",)), id="that missed a floor"),
+        pytest.param(replace(SOUND, noops=31), id="of mostly no-ops"),
+        pytest.param(CheckResult("machine", Verdict.VALID), id="that counted nothing"),
+        pytest.param(replace(SOUND, verdict=Verdict.UNKNOWN, note="half of it"), id="that says unknown"),
+    ],
+)
+def test_what_broke_is_the_only_reason_of_a_suite(result: CheckResult) -> None:
+    check = judged(replace(result, failures=(Failure(BROKEN, "7"), Failure(BROKEN, "8"))))
+    assert (check.verdict, check.reasons) == (Verdict.INVALID, ("KV-4 freed once: block 3: found 2, expected 1",))
+
+
+def test_a_difference_between_two_runs_is_the_only_reason_of_a_walk_that_was_unknown() -> None:
+    other = replace(SOUND, digests={"7#0": "aa", "7#1": "cc"})
+    check = judge_pair(judged(replace(SOUND, missed=("preempt",))), JobReport(1.0, other), (1, 2))
+    assert check.verdict is Verdict.INVALID
+    assert [reason.split(":")[0] for reason in check.reasons] == ["DET one seed, one history"]
+
+
+def test_a_walk_that_broke_keeps_what_broke_as_its_reason_though_its_second_run_is_missing() -> None:
+    check = judge_pair(judged(replace(SOUND, failures=(Failure(BROKEN, "7"),))), None, (1, 2))
+    assert (check.verdict, check.reasons) == (Verdict.INVALID, ("KV-4 freed once: block 3: found 2, expected 1",))
+
+
+def test_a_statistic_that_rejects_is_invalid_whatever_the_suite_says() -> None:
+    statistic = Statistic("a", "the coin is fair", "chi-square", 10, 1e-8, 0.1, 0.9, 1e-12, Verdict.INVALID)
+    check = judged(replace(SOUND, statistics=(statistic,), missed=("preempt",)))
+    assert (check.verdict, check.reasons) == (Verdict.INVALID, ("a: p = 1e-12 at alpha = 1e-08 (the coin is fair)",))
+
+
 def test_a_crash_and_a_missing_report_are_unknown() -> None:
     crash = judge(JOB, JobReport(1.0, crash="Traceback ...\nValueError: no"))
     gone = judge(JOB, None, "interrupted (at 3 of 9)")

@@ -38,7 +38,7 @@ def run_trace_file(path: Path, console: Console) -> Check:
         )
     for failure in check.failures:
         console.print(f"  {failure.violation.invariant} {failure.violation.sentence}", markup=False, soft_wrap=True)
-    for reason in check.reasons:
+    for reason in () if check.failures else check.reasons:
         console.print(f"  {reason}", markup=False, soft_wrap=True)
     console.print(f"{check.verdict.value.upper()}  {work(result)}  {duration(check.wall_s)}", markup=False, soft_wrap=True)
     return check
