@@ -2,6 +2,14 @@
 
 Here: types and seams first, then `engine.py`, the only place that changes state. Not here: anything that checks it.
 Start reading at `types.py`, then `engine.py`.
+
+    config = EngineConfig(num_blocks=64, block_size=16, vocab_size=256)
+    engine = Engine(config, FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size))
+    engine.submit(Request("a", prompt=(1, 2, 3), sampling=SamplingParams(max_tokens=8)))
+    while engine.has_work:
+        engine.step()
+    for output in engine.take_outputs():
+        print(output.request_id, output.token_ids, output.finish_reason)
 """
 
 from engine_under_test.config import EngineConfig, Order

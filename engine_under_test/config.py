@@ -16,6 +16,17 @@ class Order(StrEnum):
     PRIORITY = "priority"  # smaller `Request.priority` first; one overtaken `max_overtakes` times goes first
 
 
+_COUNTS = (
+    "num_blocks",
+    "block_size",
+    "max_tokens_per_step",
+    "max_num_seqs",
+    "max_active_adapters",
+    "vocab_size",
+    "max_plans_in_flight",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Limits, switches and identity of an engine.
@@ -41,23 +52,28 @@ class EngineConfig:
     chunking: bool = True
 
     def __post_init__(self) -> None:
-        for name in (
-            "num_blocks",
-            "block_size",
-            "max_tokens_per_step",
-            "max_num_seqs",
-            "max_active_adapters",
-            "vocab_size",
-        ):
+        for name in _COUNTS:
             value = getattr(self, name)
-            if value < 1:
-                raise ConfigError(f"{name} must be at least 1, found {value}; raise it")
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"{name} must be an integer of at least 1, found {value!r}; correct it")
+        for name in ("prefix_cache", "batching", "chunking"):
+            if type(getattr(self, name)) is not bool:
+                raise ConfigError(f"{name} is a switch, True or False, found {getattr(self, name)!r}; set one of them")
+        if type(self.max_overtakes) is not int or self.max_overtakes < 0:
+            raise ConfigError(f"max_overtakes must be an integer of at least 0, found {self.max_overtakes!r}; correct it")
+        if not isinstance(self.order, Order):
+            raise ConfigError(f"order must be one of {', '.join(map(str, Order))} (`Order`), found {self.order!r}; choose one")
+        if type(self.model_revision) is not str:
+            raise ConfigError(f"model_revision must be a string, found {self.model_revision!r}; name the model")
+        for adapter in self.adapters:
+            if not isinstance(adapter, Adapter) or type(adapter.name) is not str or type(adapter.version) is not int:
+                raise ConfigError(f"adapters are `Adapter(name, version)` with a string and an integer, found {adapter!r}")
         if self.max_tokens_per_step < self.max_num_seqs:
             raise ConfigError(
                 f"max_tokens_per_step must be at least max_num_seqs so that every running sequence fits in a step, "
                 f"found {self.max_tokens_per_step} < {self.max_num_seqs}; raise the first or lower the second"
             )
-        if not 1 <= self.max_plans_in_flight <= 3:
-            raise ConfigError(f"max_plans_in_flight must be 1, 2 or 3 (depth 0 to 2), found {self.max_plans_in_flight}")
-        if self.max_overtakes < 0:
-            raise ConfigError(f"max_overtakes must be at least 0, found {self.max_overtakes}")
+        if self.max_plans_in_flight > 3:
+            raise ConfigError(
+                f"max_plans_in_flight must be 1, 2 or 3 (depth 0 to 2), found {self.max_plans_in_flight}; lower it"
+            )

@@ -46,7 +46,8 @@ class SystemClock:
 class Engine:
     """A paged-KV continuous-batching engine over any runner.
 
-    Depth of overlap is ``config.max_plans_in_flight - 1``. Not thread-safe: one caller at a time.
+    Depth of overlap is ``config.max_plans_in_flight - 1``. Not thread-safe: one caller at a time. The runner must be built for
+    the configuration's pool, block size and vocabulary. `submit`, then `step` while `has_work`, then `take_outputs`.
     """
 
     def __init__(
@@ -120,11 +121,11 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Some request is live."""
+        """True while some request has not ended: go on calling `step`."""
         return bool(self._book.live)
 
     def step(self) -> None:
-        """One iteration. At depth 0: plan, run and commit one step."""
+        """One iteration; at depth 0: plan, run and commit one step. What came of it is fetched with `take_outputs`."""
         self.poll()
         has_room = len(self._in_flight) < self.config.max_plans_in_flight
         step = self.reserve() if has_room else None
