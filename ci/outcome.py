@@ -40,6 +40,20 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """All failures of one identifier. ``lead`` is the place of the shortest story in `Outcome.failures`, ``others`` are the
+    places of the rest; ``elsewhere`` names the other suites that found it."""
+
+    lead: int
+    others: tuple[int, ...]
+    elsewhere: tuple[str, ...]
+
+    @property
+    def num_stories(self) -> int:
+        return 1 + len(self.others)
+
+
+@dataclass(frozen=True, slots=True)
 class NotRun:
     """A suite that this run did not include, with why, and when and at which commit it was last seen."""
 
@@ -72,6 +86,22 @@ class Outcome:
     @property
     def failures(self) -> tuple[tuple[Check, Failure], ...]:
         return tuple((check, failure) for check in self.checks for failure in check.failures)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The failures by identifier, in the order in which the identifiers first appear: one bug breaks many suites."""
+        places: dict[str, list[int]] = {}
+        for place, (_check, failure) in enumerate(self.failures):
+            places.setdefault(failure.violation.invariant, []).append(place)
+        return tuple(self._finding(found) for found in places.values())
+
+    def _finding(self, places: list[int]) -> Finding:
+        """A story without operations can not be replayed: one that has some goes before it, however long."""
+        lead = min(places, key=lambda place: (not self.failures[place][1].ops, len(self.failures[place][1].ops), place))
+        others = tuple(place for place in places if place != lead)
+        titles = dict.fromkeys(self.failures[place][0].title for place in others)
+        own = self.failures[lead][0].title
+        return Finding(lead, others, tuple(title for title in titles if title != own))
 
     @property
     def num_ops(self) -> int:

@@ -6,8 +6,9 @@ Owns formatting of single facts. Never prints.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
-from ci.outcome import Outcome
+from ci.outcome import Finding, Outcome
 from properties.suite import CheckResult
 from properties.verdict import Verdict
 
@@ -74,19 +75,47 @@ def selftest(outcome: Outcome) -> str:
     return f"mutants {outcome.mutants_killed} of {len(outcome.mutants)} killed · {proofs}"
 
 
+def also_found(finding: Finding) -> str:
+    """ "also found by: engine machine, directed stories · 8 stories in all", or nothing for a single story."""
+    if not finding.others:
+        return ""
+    by = ", ".join(finding.elsewhere) or "the same suite"
+    return f"also found by: {by} · {finding.num_stories} stories in all"
+
+
 def why_not_valid(outcome: Outcome) -> list[str]:
-    """One short line for each reason that keeps the run from being valid, failures apart."""
-    lines = list(outcome.reasons)
-    lines += [
-        f"{check.title}: {reason.splitlines()[0]}"
+    """One short line for each reason that keeps the run from being valid: what broke, once; what stopped the run, once;
+    then what else was not seen. Suites, plants and mutants with the same reason share a line."""
+    lines = [_broke(outcome, finding) for finding in outcome.findings] + list(outcome.reasons)
+    reasons = [
+        (check.reasons[0].splitlines()[0], check.title)
         for check in outcome.checks
-        if check.verdict is not Verdict.VALID
-        for reason in check.reasons[:1]
+        if check.verdict is not Verdict.VALID and not check.failures and check.reasons
     ]
-    lines += [f"self-proof {proof.id}: {proof.note}" for proof in outcome.proofs if not proof.is_as_planted]
+    lines += [f"{names}: {reason}" for reason, names in _by_reason(reasons)]
     lines += [
-        f"mutant {mutant['id']} {mutant['verdict']}{': ' + mutant['note'] if mutant['note'] else ''}"
+        f"self-proof {names}: {note}"
+        for note, names in _by_reason([(proof.note, proof.id) for proof in outcome.proofs if not proof.is_as_planted])
+    ]
+    fates = [
+        (f"{mutant['verdict']}{': ' + mutant['note'] if mutant['note'] else ''}", str(mutant["id"]))
         for mutant in outcome.mutants
         if mutant["verdict"] != "killed"
     ]
+    lines += [f"{'mutants' if ',' in names else 'mutant'} {names} {fate}" for fate, names in _by_reason(fates)]
     return [textwrap.shorten(line, _REASON) for line in lines]
+
+
+def _broke(outcome: Outcome, finding: Finding) -> str:
+    """What broke, and how often."""
+    violation = outcome.failures[finding.lead][1].violation
+    often = f" ({finding.num_stories} stories)" if finding.others else ""
+    return f"{violation.invariant} {violation.name}{often}: {violation.sentence}"
+
+
+def _by_reason(reasons: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """(reason, the names that have it), in the order of first appearance."""
+    names: dict[str, list[str]] = {}
+    for reason, name in reasons:
+        names.setdefault(reason, []).append(name)
+    return [(reason, ", ".join(found)) for reason, found in names.items()]

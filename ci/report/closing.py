@@ -1,4 +1,4 @@
-"""The last lines of a gate on the terminal: each failure on one screen, then the verdict.
+"""The last lines of a gate on the terminal: each finding on one screen by its shortest story, then the verdict.
 
 Owns their wording. Never prints.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ci.op_words import describe_op
-from ci.outcome import Outcome, seed_text
-from ci.wording import headline, long_duration, selftest, why_not_valid
+from ci.outcome import Finding, Outcome, seed_text
+from ci.wording import also_found, headline, long_duration, selftest, why_not_valid
 from properties.op import Op
 
-_MOST_FAILURES = 5
+_MOST_FINDINGS = 5
 _MOST_OPS = 8
 
 
@@ -22,12 +22,14 @@ def opening_line(outcome_label: str, profile: str, seed: int, cores: int, device
 
 def closing_lines(outcome: Outcome, replays: Mapping[int, str], folder: str) -> Iterator[str]:
     """``folder`` is where the report lies; empty if it could not be written."""
-    for place in range(min(len(outcome.failures), _MOST_FAILURES)):
-        yield from _failure_lines(
-            outcome, place, f"assay replay {folder}/{replays[place]}" if place in replays else outcome.command
+    findings = outcome.findings
+    for finding in findings[:_MOST_FINDINGS]:
+        yield from _finding_lines(
+            outcome, finding, f"assay replay {folder}/{replays[finding.lead]}" if finding.lead in replays else outcome.command
         )
-    if len(outcome.failures) > _MOST_FAILURES:
-        yield f"and {len(outcome.failures) - _MOST_FAILURES} more failures, see the report"
+    if len(findings) > _MOST_FINDINGS:
+        rest = [outcome.failures[finding.lead][1].violation.invariant for finding in findings[_MOST_FINDINGS:]]
+        yield f"and {', '.join(rest)}: see the report"
     if outcome.failures and outcome.not_run:
         yield ""
     for entry in outcome.not_run:
@@ -39,8 +41,8 @@ def closing_lines(outcome: Outcome, replays: Mapping[int, str], folder: str) -> 
     yield f"{selftest(outcome)}{f' · report: {folder}/index.html' if folder else ''} · {long_duration(outcome.wall_s)}"
 
 
-def _failure_lines(outcome: Outcome, place: int, command: str) -> Iterator[str]:
-    check, failure = outcome.failures[place]
+def _finding_lines(outcome: Outcome, finding: Finding, command: str) -> Iterator[str]:
+    check, failure = outcome.failures[finding.lead]
     violation = failure.violation
     shrunk = f"shrunk {failure.ops_found} → {len(failure.ops)} operations" if failure.ops_found > len(failure.ops) else ""
     yield ""
@@ -52,6 +54,9 @@ def _failure_lines(outcome: Outcome, place: int, command: str) -> Iterator[str]:
     yield f"    expected      {violation.expected}"
     yield from (f"    {fact}" for fact in violation.facts)
     yield from _story(failure.ops)
+    if also := also_found(finding):
+        yield ""
+        yield f"  {also}"
     yield ""
     yield f"  {command}"
 

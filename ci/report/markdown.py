@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 
-from ci.outcome import Outcome, seed_text
-from ci.wording import duration, headline, long_duration, reach, selftest, why_not_valid
+from ci.outcome import Finding, Outcome, seed_text
+from ci.wording import also_found, duration, headline, long_duration, reach, selftest, why_not_valid
 
 
 def to_markdown(outcome: Outcome, replays: Mapping[int, str], folder: str) -> str:
@@ -18,8 +19,8 @@ def to_markdown(outcome: Outcome, replays: Mapping[int, str], folder: str) -> st
         f"commit {outcome.tree.label} · profile {outcome.profile} · seed {seed_text(outcome.seed)}",
         "",
     ]
-    for place in range(len(outcome.failures)):
-        lines += _failure_lines(outcome, place, f"{folder}/{replays[place]}" if place in replays else "")
+    for finding in outcome.findings:
+        lines += _finding_lines(outcome, finding, {place: f"{folder}/{name}" for place, name in replays.items()})
     if reasons := why_not_valid(outcome):
         lines += ["## Why not valid", "", *(f"- {_cell(reason)}" for reason in reasons), ""]
     lines += ["| check | verdict | examples | ops | reach | time |", "|---|---|---:|---:|---|---:|"]
@@ -31,14 +32,27 @@ def to_markdown(outcome: Outcome, replays: Mapping[int, str], folder: str) -> st
     return "\n".join(lines)
 
 
-def _failure_lines(outcome: Outcome, place: int, replay: str) -> list[str]:
-    check, failure = outcome.failures[place]
+def _finding_lines(outcome: Outcome, finding: Finding, replays: Mapping[int, str]) -> list[str]:
+    """The shortest story, and the others folded."""
+    check, failure = outcome.failures[finding.lead]
     violation = failure.violation
     lines = [f"## {violation.invariant} {violation.name}", "", _cell(violation.sentence), ""]
     lines += [f"    {fact}" for fact in violation.facts] + ([""] if violation.facts else [])
     count = f" · {len(failure.ops)} operations" if failure.ops else ""
     lines.append(f"{_cell(check.title)} · seed `{failure.seed}`{count}")
-    return [*lines, "", f"    assay replay {replay}" if replay else f"    {outcome.command}", ""]
+    replay = replays.get(finding.lead)
+    lines += ["", f"    assay replay {replay}" if replay else f"    {outcome.command}", ""]
+    if finding.others:
+        lines += [f"<details><summary>{escape(also_found(finding))}</summary>", ""]
+        lines += [_other_line(outcome, place, replays.get(place)) for place in finding.others]
+        lines += ["", "</details>", ""]
+    return lines
+
+
+def _other_line(outcome: Outcome, place: int, replay: str | None) -> str:
+    check, failure = outcome.failures[place]
+    shown = f" · `{replay}`" if replay else ""
+    return f"- {_cell(check.title)} · seed `{failure.seed}` · {_cell(failure.violation.sentence)}{shown}"
 
 
 def _cell(text: str) -> str:

@@ -26,14 +26,14 @@ def to_html(outcome: Outcome, replays: Mapping[int, str], told: Mapping[int, Map
     environment.filters |= {"duration": wording.duration, "large": wording.large, "reach": wording.reach}
     failures = [
         {
-            "check": check,
-            "violation": failure.violation,
-            "failure": failure,
-            "command": f"assay replay {folder}/{replays[place]}" if place in replays else outcome.command,
-            "picture": Markup(timeline_svg(told[place])) if place in told else "",  # every text in it was escaped
-            "told": told.get(place),
+            **_story(outcome, finding.lead, replays),
+            "command": f"assay replay {folder}/{replays[finding.lead]}" if finding.lead in replays else outcome.command,
+            "picture": Markup(timeline_svg(told[finding.lead])) if finding.lead in told else "",  # every text was escaped
+            "told": told.get(finding.lead),
+            "also": wording.also_found(finding),
+            "others": [_story(outcome, place, replays) for place in finding.others],
         }
-        for place, (check, failure) in enumerate(outcome.failures)
+        for finding in outcome.findings
     ]
     return environment.get_template("index.html.j2").render(
         outcome=outcome,
@@ -46,3 +46,8 @@ def to_html(outcome: Outcome, replays: Mapping[int, str], told: Mapping[int, Map
         statistics=[(check, item) for check in outcome.checks if check.result for item in check.result.statistics],
         figures=figures(outcome),
     )
+
+
+def _story(outcome: Outcome, place: int, replays: Mapping[int, str]) -> dict[str, Any]:
+    check, failure = outcome.failures[place]
+    return {"check": check, "failure": failure, "violation": failure.violation, "replay": replays.get(place, "")}

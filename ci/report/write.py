@@ -30,7 +30,8 @@ def write_report(outcome: Outcome, folder: Path) -> dict[int, str]:
     """Writes verdict.json, junit.xml, summary.md, index.html and replay/*.json; returns the replay files by failure."""
     replays = name_replays(outcome)
     texts = {name: to_text(replay_of(*_named(outcome, place))) for place, name in replays.items()}
-    told = tell_failures({place: texts[name] for place, name in replays.items()})
+    leads = [finding.lead for finding in outcome.findings if finding.lead in replays]
+    told = tell_failures({place: texts[replays[place]] for place in leads})
     data = verdict_json.to_json(outcome, replays)
     validate(data, verdict_json.schema())
     shown = shown_path(folder)
