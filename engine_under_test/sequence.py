@@ -128,10 +128,13 @@ class Sequence:
         self.rows.clear()
 
     def finish_reason_after(self, token: int) -> FinishReason | None:
-        """Why the choice ends with `token`, the last of its tokens, if it does (SC-12)."""
+        """Why the choice ends with `token`, the last of its tokens, if it does (SC-12).
+
+        A stop token at an index below min_tokens was drawn because everything else was masked too: it does not end.
+        """
         num_emitted = len(self.tokens) - self.prompt_len
         sampling = self.request.sampling
-        if token in self.stop_ids and num_emitted >= sampling.min_tokens:
+        if token in self.stop_ids and num_emitted > sampling.min_tokens:
             return FinishReason.STOP
         return FinishReason.LENGTH if num_emitted >= sampling.max_tokens else None
 

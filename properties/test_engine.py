@@ -266,6 +266,12 @@ def test_stop_tokens_end_a_choice_but_not_before_min_tokens() -> None:
     assert stop not in later[:6]
 
 
+def test_a_vocabulary_of_stop_tokens_ends_a_choice_at_min_tokens_and_one() -> None:
+    stops = tuple(range(CONFIG.vocab_size))
+    assert len(_run(CONFIG, [_request("a", max_tokens=8, stop_token_ids=stops, min_tokens=2)])["a", 0]) == 3
+    assert len(_run(CONFIG, [_request("a", max_tokens=8, stop_token_ids=stops)])["a", 0]) == 1
+
+
 def test_a_restart_begins_every_request_again_and_keeps_what_was_emitted() -> None:
     target = AssayTarget(CONFIG)
     target.add(_request("a", PROMPT[:4]))

@@ -24,9 +24,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "ours",
         "",
         _SEQUENCE,
-        "        if token in self.stop_ids and num_emitted >= sampling.min_tokens:",
+        "        if token in self.stop_ids and num_emitted > sampling.min_tokens:",
         "        if token in self.stop_ids and num_emitted > sampling.min_tokens + 1:",
-        "A stop token among the first ones does not end the request.",
+        "A stop token does not end the request at the first place where it may.",
     ),
     Mutant(
         "results-paired-by-arrival",
