@@ -16,6 +16,7 @@ from engine_under_test.errors import BadInput, ConfigError
 from properties.verdict import Verdict, Violation
 
 _TITLE, _DETAIL = 18, 46
+_JUDGED_ELSEWHERE = frozenset({"TR-1", "DET"})  # the bound of a trace; the comparison of two runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,35 @@ class Replayed:
     violation: Violation | None
 
     @property
+    def num_noops(self) -> int:
+        return sum(scene.is_noop for scene in self.scenes)
+
+    @property
+    def doubt(self) -> str:
+        """Why nothing follows from a replay in which nothing broke, else nothing."""
+        if 2 * self.num_noops > len(self.scenes):
+            return (
+                f"{self.num_noops} of {len(self.scenes)} operations no longer apply: "
+                "this replay proves nothing about the present engine"
+            )
+        if not self.scenes:
+            return "the file holds no operation: this replay proves nothing about the present engine"
+        if self.file.violation.invariant in _JUDGED_ELSEWHERE:
+            return f"{self.file.violation.invariant} is judged over its whole suite, not in a replay: run assay gate again"
+        return ""
+
+    @property
     def verdict(self) -> Verdict:
-        return Verdict.INVALID if self.violation else Verdict.VALID
+        if self.violation:
+            return Verdict.INVALID
+        return Verdict.UNKNOWN if self.doubt else Verdict.VALID
 
     @property
     def closing(self) -> str:
         """What follows, in one sentence."""
         then = f"{self.file.violation.invariant} {self.file.violation.name}"
+        if self.violation is None and self.doubt:
+            return self.doubt
         if self.violation is None:
             cut = len(self.scenes) < len(self.file.ops)
             return (

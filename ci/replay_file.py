@@ -5,21 +5,25 @@ Owns the form, its version and every complaint about a file that is not one. Nev
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from ci.codec import violation_from_json, violation_to_json
 from ci.environment import version
+from engine_under_test.config import EngineConfig, Order
 from engine_under_test.errors import BadInput
-from properties.op import Op
+from properties.invariants.catalogue import CATALOGUE
+from properties.op import Op, OpKind
 from properties.suite import Failure
 from properties.verdict import Violation
 
 FORMAT = "assay-replay"
 SCHEMA = 1
+_BEYOND_THE_CATALOGUE = ("CRASH", "DET", "TR-1")  # an exception, two runs that differ, the bound of a trace
 _OLDEST_ENGINE = (0, 1)  # an older engine's worlds can not be built any more
 
 
@@ -64,13 +68,14 @@ def read_replay(path: Path) -> ReplayFile:
         raise BadInput(f'{path} is not a replay file: its "format" must be {FORMAT!r}, found {data.get("format")!r}')
     _check_versions(path, data)
     try:
+        _check_config(_mapping(data["world"]))
         return ReplayFile(
             engine=data["engine"],
             check=data["check"],
             seed=data["seed"],
             world=_mapping(data["world"]),
             ops=tuple(_op(place, item) for place, item in enumerate(data["ops"], start=1)),
-            violation=violation_from_json(data["violation"]),
+            violation=_violation(data["violation"]),
             ops_found=int(data.get("ops_found", 0)),
         )
     except KeyError as error:
@@ -131,10 +136,53 @@ def _series(path: Path, text: str) -> tuple[int, int]:
 
 
 def _op(place: int, item: Any) -> Op:
+    if not isinstance(item, dict):
+        raise TypeError(f"operation {place} is not one: it must be an object, found {item!r}")
+    if item.get("op") not in list(OpKind):
+        raise ValueError(f"operation {place} is not one: op must be one of {', '.join(OpKind)}, found {item.get('op')!r}")
     try:
         return Op.from_json(item)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"operation {place} is not one: {error!r}") from error
+    except KeyError as error:
+        raise ValueError(f"operation {place} is not one: the field {error} is missing") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"operation {place} is not one: {error}") from error
+
+
+def _violation(data: Any) -> Violation:
+    """What the file says broke. An identifier that nobody judges could never break again."""
+    violation = violation_from_json(data)
+    known = [*CATALOGUE, *_BEYOND_THE_CATALOGUE]
+    if violation.invariant not in known:
+        near = difflib.get_close_matches(str(violation.invariant), known, n=3, cutoff=0.0)
+        raise ValueError(
+            f"violation.invariant must be an identifier of docs/invariants.md, found {violation.invariant!r}; "
+            f"the nearest are {', '.join(near)}"
+        )
+    return violation
+
+
+def _check_config(world: Mapping[str, Any]) -> None:
+    """Each field of the configuration has the type that the engine declares; what values go together, the engine says."""
+    config = world.get("config", {})
+    if not isinstance(config, dict):
+        raise TypeError(f"world.config must be an object, found {config!r}")
+    for name, kind in get_type_hints(EngineConfig).items():
+        if name in config and not _is_a(kind, config[name]):
+            raise TypeError(f"world.config.{name} must be {_in_words(kind)}, found {config[name]!r}; mend the file")
+
+
+def _is_a(kind: Any, value: Any) -> bool:
+    if kind is Order:
+        return value in list(Order)
+    if kind in (int, bool, str):
+        return type(value) is kind  # True is no number here
+    pairs = value if isinstance(value, list) else [None]
+    return all(isinstance(pair, list) and [type(item) for item in pair] == [str, int] for pair in pairs)
+
+
+def _in_words(kind: Any) -> str:
+    simple = {int: "a whole number", bool: "true or false", str: "a text", Order: f"one of {', '.join(Order)}"}
+    return simple.get(kind, 'a list of ["name", version]')
 
 
 def _mapping(value: Any) -> dict[str, Any]:

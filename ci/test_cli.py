@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -19,10 +20,12 @@ from ci.replay_file import replay_of, to_text
 from ci.tree import Tree
 from engine_under_test.errors import BadInput
 from models.trace.requests import MOONCAKE_SLICE
+from properties.op import Op, OpKind
 from properties.suite import CheckResult, Failure, Profile
-from properties.verdict import Verdict
+from properties.verdict import Verdict, Violation
 
 Run = Callable[..., tuple[int, str, str]]
+ABORTS = (Op(OpKind.ABORT, request_id="nobody"), Op(OpKind.ABORT, request_id="nobody else"))
 
 
 @pytest.fixture
@@ -118,6 +121,38 @@ def test_a_replay_that_no_longer_fails_says_so_and_exits_0(run: Run, tmp_path: P
     assert code == 0
     assert "3 operations on pool 6 × 4, budget 8, depth 0 (assay)" in out
     assert "no longer fails: KV-4 freed once holds in every operation" in out
+
+
+def test_a_replay_that_hardly_applies_any_more_is_unknown_and_exits_2(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "replay.json"
+    path.write_text(to_text(replay_of("failing", Failure(VIOLATION, "0x7", WORLD, (OPS[0], *ABORTS)))))
+    code, out, _ = run("replay", str(path))
+    assert code == 2
+    assert out.splitlines()[-1] == "2 of 3 operations no longer apply: this replay proves nothing about the present engine"
+    assert "no longer fails" not in out
+
+
+def test_a_replay_of_which_half_applies_is_judged(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "replay.json"
+    path.write_text(to_text(replay_of("failing", Failure(VIOLATION, "0x7", WORLD, (*OPS[:2], *ABORTS)))))
+    assert run("replay", str(path))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("ops", "violation", "why"),
+    [
+        pytest.param((), VIOLATION, "the file holds no operation", id="nothing to replay"),
+        pytest.param(OPS, replace(VIOLATION, invariant="TR-1"), "TR-1 is judged over its whole suite", id="judged elsewhere"),
+    ],
+)
+def test_a_replay_shows_nothing_where_there_is(
+    run: Run, tmp_path: Path, ops: tuple[Op, ...], violation: Violation, why: str
+) -> None:
+    path = tmp_path / "replay.json"
+    path.write_text(to_text(replay_of("failing", Failure(violation, "0x7", WORLD, ops))))
+    code, out, _ = run("replay", str(path))
+    assert code == 2
+    assert why in out.splitlines()[-1]
 
 
 def test_a_replay_tells_its_timeline_as_json_too(run: Run, tmp_path: Path) -> None:
