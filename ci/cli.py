@@ -45,7 +45,13 @@ def assay(traceback: bool) -> None:
 )
 @click.option("--seed", metavar="N", help="Decimal or 0x...; without it, taken from the commit or from the changed files.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Where the report goes.  [reports/<commit>]")
-@click.option("--suites", "sources", multiple=True, metavar="MODULE", help="Run the SUITES of these modules, and no mutants.")
+@click.option(
+    "--suites",
+    "sources",
+    multiple=True,
+    metavar="MODULE",
+    help="Run the SUITES of these modules, and no mutants; the report has a folder of its own.",
+)
 @click.option("--workers", type=click.IntRange(1), help="Processes at a time.  [the cores of this machine]")
 @_AS_JSON
 def gate(
@@ -65,6 +71,7 @@ def gate(
     from ci.mutants.catalogue import MUTANTS
     from ci.progress import progress_for
     from ci.report.closing import opening_line
+    from ci.sources import check_sources, folder_of
     from ci.tree import ROOT, parse_seed, read_tree
     from properties.suite import Profile
 
@@ -80,7 +87,8 @@ def gate(
         mutants=() if sources else MUTANTS,
         workers=workers or environment.num_cores(),
     )
-    folder = report or ROOT / "reports" / tree.label
+    check_sources(sources)
+    folder = report or ROOT / "reports" / folder_of(tree.label, sources)
     probe(folder)
     console = _console(as_json)
     opening = opening_line(tree.label, profile, settings.seed, environment.num_cores(), environment.device_text())

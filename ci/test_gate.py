@@ -77,7 +77,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     folder = tmp_path_factory.mktemp("broken")
-    return gate(folder, "failing", "crashing", "unrepeatable", "nowhere", more=("--json", "--workers", "2"))
+    return gate(folder, "failing", "crashing", "unrepeatable", "unimportable", more=("--json", "--workers", "2"))
 
 
 def test_a_sound_gate_is_valid_and_proves_itself(sound: Ran) -> None:
@@ -129,7 +129,7 @@ def test_a_failing_gate_exits_1_and_names_both_sides_and_the_line_to_replay(brok
     [
         pytest.param("raising", "crashed: RuntimeError: this suite crashes", id="a suite that raises"),
         pytest.param("dying", "its worker process died without a report", id="a worker that dies"),
-        pytest.param("ci.doubles.nowhere", "could not be imported: ModuleNotFoundError", id="a module that is not there"),
+        pytest.param("ci.doubles.unimportable", "could not be imported: ImportError", id="a module that does not import"),
     ],
 )
 def test_unknown_is_what_comes_of(broken: Ran, name: str, reason: str) -> None:
