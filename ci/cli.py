@@ -1,6 +1,7 @@
 """The command `assay`. Owns flags, exit codes and the one sentence that answers bad input; imports lazily inside commands.
 
-Exit codes: 0 valid, 1 invalid, 2 unknown (also an error of assay's own), 64 usage, 130 interrupted.
+Exit codes: 0 valid, 1 invalid, 2 unknown (also an error of assay's own), 64 usage, 130 interrupted or
+terminated.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import sys
 import traceback
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ci.ending import in_words, raise_on_sigterm
 from engine_under_test.errors import AssayError, BadInput, ConfigError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def gate(
     from ci.tree import ROOT, parse_seed, read_tree
     from properties.suite import Profile
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a server that cancels the run gets a report too
+    raise_on_sigterm()  # a server that cancels the run gets a report too
     tree = read_tree()
     settings = GateSettings(
         profile=Profile(profile),
@@ -213,15 +214,15 @@ def main(arguments: list[str] | None = None) -> None:
         if shows_traceback:
             traceback.print_exc()
         sys.exit(_answer(error))
-    except KeyboardInterrupt:
-        click.echo("assay: interrupted by Ctrl-C before anything was learned", err=True)
+    except KeyboardInterrupt as interrupt:
+        click.echo(f"assay: {in_words(interrupt)} before anything was learned", err=True)
         sys.exit(_INTERRUPTED)
 
 
 def _answer(error: Exception) -> int:
     """Says what went wrong in one sentence and returns the exit code."""
     if isinstance(error, click.Abort):
-        click.echo("assay: interrupted by Ctrl-C before anything was learned", err=True)
+        click.echo(f"assay: {in_words(error.__cause__)} before anything was learned", err=True)
         return _INTERRUPTED
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has left; nothing more to say

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import random
-import signal
 import tempfile
 import time
 import traceback
@@ -18,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ci import environment
+from ci.ending import ignore_further_signals, in_words
 from ci.jobs import Job, Role
 from ci.judging import budget_doubt, judge, judge_pair, last_line
 from ci.last_seen import not_run, read_last_seen
@@ -64,6 +64,14 @@ class Collection:
     broken: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the run came to its end. ``why`` is empty if all of its jobs did."""
+
+    why: str = ""
+    is_interrupted: bool = False
+
+
 def run_gate(settings: GateSettings, make_progress: Callable[[], Progress]) -> Outcome:
     """Runs everything and returns what was learned, also when Ctrl-C ended it early."""
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -72,21 +80,16 @@ def run_gate(settings: GateSettings, make_progress: Callable[[], Progress]) -> O
     jobs = plan_jobs(settings, collection)
     with tempfile.TemporaryDirectory(prefix="assay-") as folder:
         pool = Pool(jobs, Path(folder), workers=settings.workers, hash_seed=hash_seeds(settings.seed)[0])
-        why_ended = _watch(pool, settings.budget_s, make_progress())
+        end = _watch(pool, settings.budget_s, make_progress())
         states = pool.poll()
         log = pool.log_tail()
-    checks = judge_suites(states, hash_seeds(settings.seed), why_ended or _death(log)) + _broken(collection, settings.seed)
-    proofs = tuple(prove(s.job, s.report, why_ended) for s in states if s.job.role is Role.PROOF)
-    fates = tuple(
-        fate_of(s.job.subject, "", s.report, _where(s, why_ended) if why_ended else "")
-        for s in states
-        if s.job.role is Role.MUTANT
-    )
+    cause = "" if end.why else _death(log)  # what ended the whole run is said once, not with each of its parts
+    checks = judge_suites(states, hash_seeds(settings.seed), cause) + _broken(collection, settings.seed)
+    proofs = tuple(prove(s.job, s.report, _where(s, cause)) for s in states if s.job.role is Role.PROOF)
+    fates = tuple(fate_of(s.job.subject, "", s.report, _where(s, cause)) for s in states if s.job.role is Role.MUTANT)
     if any(check.verdict is Verdict.INVALID for check in checks):
         fates = void(fates)
-    reasons = tuple(
-        reason for reason in (why_ended, "" if checks else "no suite was collected", budget_doubt(checks)) if reason
-    )
+    reasons = tuple(reason for reason in (end.why, "" if checks else "no suite was collected", budget_doubt(checks)) if reason)
     return Outcome(
         verdict=merge_all(checks, proofs, fates, reasons),
         tree=settings.tree,
@@ -100,7 +103,7 @@ def run_gate(settings: GateSettings, make_progress: Callable[[], Progress]) -> O
         mutants=tuple(fate.to_json() for fate in fates),
         not_run=not_run(read_last_seen(), collection.left_out, {check.id for check in checks}),
         reasons=reasons,
-        is_interrupted=why_ended.startswith("interrupted"),
+        is_interrupted=end.is_interrupted,
         environment=environment.describe(),
     )
 
@@ -183,30 +186,33 @@ def merge_all(
     return merge(verdicts)
 
 
-def _watch(pool: Pool, budget_s: float, progress: Progress) -> str:
-    """Waits for the pool; the reason if it had to be ended early, else nothing."""
+def _watch(pool: Pool, budget_s: float, progress: Progress) -> End:
+    """Waits for the pool until its jobs have ended, or it has to be ended early."""
     try:
         while True:
             is_over = pool.is_over  # read before the files, so that the last reports are seen
             states = pool.poll()
             progress.update(states, pool.elapsed_s)
             if is_over or all(state.report for state in states):
-                return ""
+                return End()
             if pool.elapsed_s >= budget_s:
-                return f"the cap of {budget_s:g} s was hit before the work was done; raise --budget"
+                return End(f"the cap of {budget_s:g} s was hit before the work was done; raise --budget")
             time.sleep(_POLL_S)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not cut off the report of what was learned
-        return "interrupted by Ctrl-C"
+    except KeyboardInterrupt as interrupt:
+        ignore_further_signals()
+        return End(in_words(interrupt), is_interrupted=True)
     finally:
         progress.close()
         pool.stop()
 
 
-def _where(state: JobState, why: str) -> str:
+def _where(state: JobState, cause: str) -> str:
+    """How far a job came that left no report. ``cause``: why it left none, if that is not said of the whole run."""
     done, total = state.progress or (0, 0)
-    reached = f"at {done} of {total}" if total else "while it ran" if state.progress is not None else "before it began"
-    return f"{why} ({reached})"
+    reached = f"ended early, at {done} of {total}" if total else "ended early"
+    if state.progress is None:
+        reached = "did not begin"
+    return f"{reached}: {cause}" if cause else reached
 
 
 def _death(log: str) -> str:

@@ -160,7 +160,16 @@ def test_the_step_summary_is_the_markdown_summary(broken: Ran) -> None:
     assert (broken.folder / "summary.md").read_text().startswith("# INVALID")
 
 
-def test_ctrl_c_reports_what_was_learned_and_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sign", "words"),
+    [
+        pytest.param(signal.SIGINT, "interrupted by Ctrl-C", id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, "terminated by SIGTERM", id="SIGTERM"),
+    ],
+)
+def test_an_end_from_outside_is_named_once_and_leaves_a_report_and_no_process(
+    tmp_path: Path, sign: signal.Signals, words: str
+) -> None:
     arguments = command(tmp_path, "--suites", "ci.doubles.slow", "--workers", "2")
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -168,12 +177,14 @@ def test_ctrl_c_reports_what_was_learned_and_leaves_no_process(tmp_path: Path) -
         if line.startswith("fast suite"):
             break
     time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sign)
     rest, errors = process.communicate(timeout=_LIMIT_S)
     ran = Ran(process.returncode, rest, errors, tmp_path)
     assert (ran.code, ran.data["verdict"], ran.data["interrupted"], ran.err) == (130, "unknown", True, "")
     assert (ran.check("fast")["verdict"], ran.check("slow")["verdict"]) == ("valid", "unknown")
-    assert "interrupted by Ctrl-C (at " in ran.check("slow")["reasons"][0]
+    assert ran.check("slow")["reasons"][0].startswith("ended early, at ")
+    assert ran.data["reasons"] == [words]
+    assert ran.out.count(words) == (tmp_path / "summary.md").read_text().count(words) == 1
     assert children_of(str(tmp_path)) == []
     validate(ran.data, schema())
 
@@ -181,7 +192,17 @@ def test_ctrl_c_reports_what_was_learned_and_leaves_no_process(tmp_path: Path) -
 def test_a_cap_that_is_hit_before_the_work_is_done_is_unknown(tmp_path: Path) -> None:
     ran = gate(tmp_path, "slow", more=("--budget", "1s", "--workers", "2"))
     assert (ran.code, ran.data["verdict"]) == (2, "unknown")
-    assert "the cap of 1 s was hit before the work was done; raise --budget" in ran.data["reasons"][0]
+    assert ran.data["reasons"] == ["the cap of 1 s was hit before the work was done; raise --budget"]
+    assert ran.out.count("the cap of 1 s") == 1
+
+
+def test_mutants_that_did_not_run_did_not_survive(tmp_path: Path) -> None:
+    ran = gate(tmp_path, more=("--budget", "0.2s", "--workers", "2"))
+    assert (ran.code, ran.data["verdict"]) == (2, "unknown")
+    assert [mutant["verdict"] for mutant in ran.data["mutants"]] == ["not run"] * 5
+    assert "survived" not in ran.out + (tmp_path / "summary.md").read_text()
+    assert [line.split()[0] for line in ran.out.splitlines() if "did not begin" in line].count("mutants") == 1
+    validate(ran.data, schema())
 
 
 def test_no_suite_at_all_is_unknown() -> None:

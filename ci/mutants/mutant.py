@@ -38,6 +38,7 @@ class Fate(StrEnum):
     SURVIVED = "survived"  # the hunt ended, or 30 s passed, without a kill
     STALE = "stale"  # its snippet does not occur exactly once: nothing was tested
     VOID = "void"  # killed, but the engine is broken without it
+    NOT_RUN = "not run"  # its hunt never ended: the run was interrupted or capped, or the process died
     BROKEN = "broken"  # the mutated source does not import or crashes: that proves nothing about the harness
 
 

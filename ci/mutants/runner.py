@@ -77,4 +77,4 @@ def fate_of(name: str, origin: str, report: JobReport | None, why_missing: str) 
         return MutantResult(fate=Fate(data.pop("verdict")), also=also, **data)
     if report is not None:
         return MutantResult(name, origin, Fate.BROKEN, note=last_line(report.crash))
-    return MutantResult(name, origin, Fate.SURVIVED, note=why_missing or "its process died without a report")
+    return MutantResult(name, origin, Fate.NOT_RUN, note=why_missing or "its process died without a report")
