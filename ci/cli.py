@@ -92,7 +92,7 @@ def gate(
     folder = report or ROOT / "reports" / folder_of(tree.label, sources)
     probe(folder)
     console = _console(as_json)
-    opening = opening_line(tree.label, profile, settings.seed, environment.num_cores(), environment.device_text())
+    opening = opening_line(tree, profile, settings.seed, environment.num_cores(), environment.device_text())
     console.print(f"assay {environment.version()} · {opening}\n", soft_wrap=True, markup=False)
     outcome = run_gate(settings, lambda: progress_for(console))
     code = _finish_gate(outcome, folder, console, as_json)

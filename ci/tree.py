@@ -28,8 +28,13 @@ class Tree:
 
     @property
     def label(self) -> str:
-        """A name for people and folders: "4f2a91c", or "4f2a91c+1b2c3d4" with uncommitted changes."""
+        """A name for people and folders: "4f2a91c", or "4f2a91c+1b2c3d4" with uncommitted changes, "1b2c3d4" outside git."""
         return "+".join(part[:_DIGITS] for part in (self.commit, self.content) if part)
+
+    @property
+    def words(self) -> str:
+        """ "commit 4f2a91c", or "tree 1b2c3d4" where git told of no commit."""
+        return f"{'commit' if self.commit else 'tree'} {self.label}"
 
     @property
     def seed(self) -> int:

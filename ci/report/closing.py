@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from ci.op_words import describe_op
 from ci.outcome import Finding, Outcome, seed_text
+from ci.tree import Tree
 from ci.wording import also_found, headline, long_duration, selftest, why_not_valid
 from properties.op import Op
 
@@ -16,8 +17,8 @@ _MOST_FINDINGS = 5
 _MOST_OPS = 8
 
 
-def opening_line(outcome_label: str, profile: str, seed: int, cores: int, device: str) -> str:
-    return f"commit {outcome_label} · profile {profile} · seed {seed_text(seed)} · {cores} cores · {device}"
+def opening_line(tree: Tree, profile: str, seed: int, cores: int, device: str) -> str:
+    return f"{tree.words} · profile {profile} · seed {seed_text(seed)} · {cores} cores · {device}"
 
 
 def closing_lines(outcome: Outcome, replays: Mapping[int, str], folder: str) -> Iterator[str]:

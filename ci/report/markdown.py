@@ -16,7 +16,7 @@ def to_markdown(outcome: Outcome, replays: Mapping[int, str], folder: str) -> st
         "",
         f"{headline(outcome)} · {selftest(outcome)} · {long_duration(outcome.wall_s)}",
         "",
-        f"commit {outcome.tree.label} · profile {outcome.profile} · seed {seed_text(outcome.seed)}",
+        f"{outcome.tree.words} · profile {outcome.profile} · seed {seed_text(outcome.seed)}",
         "",
     ]
     for finding in outcome.findings:
