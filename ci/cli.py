@@ -39,7 +39,7 @@ def assay(traceback: bool) -> None:
     del traceback  # taken off the line by `main`
 
 
-@assay.command()
+@assay.command(short_help="Run every suite of a profile, judge, write a report.")
 @click.option("--profile", type=_PROFILES, default="pr", show_default=True, help="Seconds, minutes or hours of work.")
 @click.option(
     "--budget", metavar="TIME", help="Cap on the time, as 90s, 10m or 2h; hit before the work is done, it means unknown."
@@ -99,7 +99,7 @@ def gate(
     sys.exit(_INTERRUPTED if outcome.is_interrupted else code)
 
 
-@assay.command()
+@assay.command(short_help="Run one counterexample alone and tell its story.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--until", type=click.IntRange(1), metavar="N", help="Stop after operation N.")
 @click.option("--verbose", is_flag=True, help="Show the whole state after each operation.")
@@ -118,7 +118,7 @@ def replay(file: Path, until: int | None, *, verbose: bool, as_json: bool) -> No
     sys.exit(replayed.verdict.exit_code)
 
 
-@assay.command()
+@assay.command(short_help="Suites, predicates and tests that match PATTERN, quickly.")
 @click.argument("pattern", default="")
 @_AS_JSON
 def props(pattern: str, *, as_json: bool) -> None:
@@ -132,7 +132,7 @@ def props(pattern: str, *, as_json: bool) -> None:
     sys.exit(outcome.verdict.exit_code)
 
 
-@assay.command()
+@assay.command(short_help="Put known bugs back and show what kills each.")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--seed", metavar="N", help="Seed of the hunt.  [as in gate]")
 @click.option("--record", is_flag=True, help="Write ci/mutants/kills.json and docs/corpus.md; all mutants.")
@@ -168,7 +168,7 @@ def mutants(ids: tuple[str, ...], *, seed: str | None, record: bool, workers: in
     sys.exit(0 if len(killed) == len(results) and len(killed) >= floor else 1)
 
 
-@assay.command()
+@assay.command(short_help="Run a recorded trace of requests of your own.")
 @click.argument("file", type=click.Path(path_type=Path))
 @_AS_JSON
 def trace(file: Path, *, as_json: bool) -> None:
@@ -181,7 +181,7 @@ def trace(file: Path, *, as_json: bool) -> None:
     sys.exit(check.verdict.exit_code)
 
 
-@assay.command()
+@assay.command(no_args_is_help=True, short_help="How fast it is, against floors scaled to this machine.")
 @click.argument("what", type=click.Choice(["walk", "scheduler"]))
 @_AS_JSON
 def bench(what: str, *, as_json: bool) -> None:
@@ -199,7 +199,10 @@ def parse_duration(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
     if seconds <= 0:
-        raise BadInput(f"a budget is a time above 0 as 90s, 10m or 2h, found {text!r}")
+        raise BadInput(
+            f"a budget is a time above 0 as 90s, 10m or 2h, found {text!r}; "
+            "say for example --budget 10m, or leave --budget away for the profile's own cap"
+        )
     return seconds
 
 
@@ -228,8 +231,7 @@ def _answer(error: Exception) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has left; nothing more to say
         return _UNKNOWN
     if isinstance(error, click.UsageError):
-        where = error.ctx.command_path if error.ctx else "assay"
-        click.echo(f"{where}: {error.format_message().rstrip('.')}; see {where} --help", err=True)
+        _say_usage(error)
         return _USAGE
     if isinstance(error, BadInput | ConfigError | click.ClickException):
         click.echo(f"assay: {error}", err=True)
@@ -241,6 +243,15 @@ def _answer(error: Exception) -> int:
     sentence = f"{type(error).__name__}{f': {said[0]}' if said else ''}"
     click.echo(f"assay: an error of its own, nothing was judged: {sentence}; --traceback shows where", err=True)
     return _UNKNOWN
+
+
+def _say_usage(error: click.UsageError) -> None:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()  # its message is the whole help, not a sentence
+        return
+    where = error.ctx.command_path if error.ctx else "assay"
+    sentence = " ".join(error.format_message().split()).rstrip(".")  # click lists choices on lines of their own
+    click.echo(f"{where}: {sentence}; see {where} --help", err=True)
 
 
 def _console(as_json: bool) -> Console:

@@ -67,6 +67,55 @@ def test_one_sentence_and_64_for(run: Run, words: tuple[str, ...], sentence: str
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        pytest.param(("gate", "--seed", "x"), "leave --seed away", id="a seed"),
+        pytest.param(("mutants", "--seed", "x"), "leave --seed away", id="a seed of mutants"),
+        pytest.param(("gate", "--budget", "soon"), "leave --budget away", id="a budget"),
+        pytest.param(("mutants", "stop-one-lat"), "the nearest of", id="a mutant"),
+        pytest.param(("mutants", "zzz"), "the nearest of", id="a mutant like no other"),
+    ],
+)
+def test_a_remedy_is_named_for(run: Run, words: tuple[str, ...], remedy: str) -> None:
+    _, _, err = run(*words)
+    assert remedy in err
+    assert len(err) < 300
+
+
+def test_an_unknown_mutant_is_answered_by_the_nearest_names(run: Run) -> None:
+    _, _, err = run("mutants", "stop-one-lat")
+    assert "are: stop-one-late, " in err
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        pytest.param((), "Usage: assay [OPTIONS] COMMAND [ARGS]...", id="no command"),
+        pytest.param(("bench",), "Usage: assay bench [OPTIONS] {walk|scheduler}", id="no benchmark"),
+    ],
+)
+def test_help_and_64_come_of(run: Run, words: tuple[str, ...], usage: str) -> None:
+    code, out, err = run(*words)
+    assert (code, out) == (64, "")
+    assert err.startswith(usage)
+    assert "see assay" not in err
+    assert "\nOptions:\n" in err
+
+
+def test_no_command_is_described_by_half_a_sentence(run: Run) -> None:
+    _, _, err = run()
+    listed = err.partition("Commands:\n")[2].strip().splitlines()
+    assert [line.split()[0] for line in listed] == sorted(cli.assay.commands)
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
+def test_a_trace_that_is_a_folder_is_named_once(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("trace", str(tmp_path))
+    assert (code, err.count(str(tmp_path))) == (64, 1)
+    assert "Is a directory" in err
+
+
 def test_a_report_folder_that_is_a_file_is_refused_before_any_work(run: Run, tmp_path: Path) -> None:
     (tmp_path / "report").write_text("a file")
     code, out, err = run("gate", "--report", str(tmp_path / "report"))

@@ -61,7 +61,10 @@ def parse_seed(text: str) -> int:
     except ValueError:
         seed = -1
     if not 0 <= seed <= _MAX_SEED:
-        raise BadInput(f"a seed is a whole number from 0 to 2**64 - 1, decimal or 0x..., found {text!r}")
+        raise BadInput(
+            f"a seed is a whole number from 0 to 2**64 - 1, decimal or 0x..., found {text!r}; "
+            "say for example --seed 0x4f2a91c, or leave --seed away to take it from the tree"
+        )
     return seed
 
 

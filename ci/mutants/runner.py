@@ -35,9 +35,11 @@ def select(ids: Sequence[str], mutants: tuple[Mutant, ...] = MUTANTS) -> tuple[M
     known = {mutant.id: mutant for mutant in mutants}
     for name in ids:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are: {', '.join(sorted(known)) or 'none'}"
-            raise BadInput(f"a mutant is named by its identifier, found {name!r}; {hint}")
+            near = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.0)) or "none"
+            raise BadInput(
+                f"a mutant is named by its identifier, found {name!r}; the nearest of {len(known)} are: {near}; "
+                "ci/mutants/ holds them all"
+            )
     return tuple(known[name] for name in dict.fromkeys(ids)) or mutants
 
 

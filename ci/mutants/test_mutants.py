@@ -116,7 +116,7 @@ def test_the_stories_of_the_hunt_can_be_told_and_break_nothing_on_the_engine_as_
 
 
 def test_an_unknown_name_is_answered_by_the_closest() -> None:
-    with pytest.raises(BadInput, match="did you mean off-by-one"):
+    with pytest.raises(BadInput, match="the nearest of 1 are: off-by-one"):
         select(("off-by-on",), (OFF_BY_ONE,))
 
 

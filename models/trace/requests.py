@@ -45,7 +45,8 @@ def load_trace(path: Path) -> tuple[TraceRequest, ...]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"a trace is a readable file of UTF-8 text, found {path}: {error}; name another file") from error
+        why = error.strerror if isinstance(error, OSError) else f"{error.reason} at byte {error.start}"
+        raise BadInput(f"a trace is a readable file of UTF-8 text, found {path}: {why}; name another file") from error
     if not lines:
         raise BadInput(f"a trace has at least one request, found {path} empty; name another file")
     found: list[TraceRequest] = []
