@@ -237,6 +237,14 @@ def test_a_short_trace_runs_through_engine_and_models(run: Run, tmp_path: Path) 
     data = json.loads(out)
     assert (code, data["verdict"], data["failures"]) == (0, "valid", [])
     assert "VALID" in err
+    assert "mooncake" not in (out + err).lower()
+    assert data["figures"][0] == {
+        "name": "trace.requests",
+        "value": 3.0,
+        "unit": "requests",
+        "label": "given",
+        "note": "trace file trace.jsonl",
+    }
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from ci.outcome import Check
 from ci.report.verdict_json import failure_to_json, figure_to_json
 from ci.wording import duration, work
 from models.trace.requests import load_trace
-from models.trace.suite import IDENTIFIER, SETTINGS, run_trace
+from models.trace.suite import SETTINGS, Origin, run_trace
 from properties.suite import Profile, SuiteContext
 from properties.verdict import Verdict
 
@@ -28,9 +28,10 @@ def run_trace_file(path: Path, console: Console) -> Check:
     requests = load_trace(path)
     console.print(f"{len(requests)} requests of {path} …", markup=False, soft_wrap=True)
     began = time.monotonic()
-    result = run_trace(SuiteContext(Profile.QUICK, 0), requests, SETTINGS)
+    origin = Origin("trace", f"trace file {path.name}")
+    result = run_trace(SuiteContext(Profile.QUICK, 0), requests, SETTINGS, origin)
     result = replace(result, missed=(), verdict=Verdict.INVALID if result.failures else Verdict.VALID)
-    job = Job(0, Role.SUITE, IDENTIFIER, str(path), "models.trace.suite", Profile.QUICK, 0)
+    job = Job(0, Role.SUITE, origin.identifier, str(path), "models.trace.suite", Profile.QUICK, 0)
     check = judge(job, JobReport(time.monotonic() - began, result))
     for figure in result.figures:
         console.print(

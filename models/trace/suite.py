@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from statistics import median
 
 from engine_under_test.types import Request
@@ -27,12 +28,25 @@ _SHRINK_SECONDS = 20.0
 _FLOORS = {"tight: evicted blocks": 50, "tight: preempted choices": 20, "tight: requests with a hit": 50}
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a trace comes from: the ``identifier`` under which it is reported, and a ``note`` beside its figures."""
+
+    identifier: str
+    note: str
+
+
+MOONCAKE = Origin(IDENTIFIER, "conversation trace of Mooncake, FAST '25")
+
+
 def run(context: SuiteContext) -> CheckResult:
     trace = load_trace(MOONCAKE_SLICE)
     return run_trace(context, trace[:QUICK_REQUESTS] if context.profile is Profile.QUICK else trace, SETTINGS)
 
 
-def run_trace(context: SuiteContext, trace: tuple[TraceRequest, ...], settings: Mapping[str, Setting]) -> CheckResult:
+def run_trace(
+    context: SuiteContext, trace: tuple[TraceRequest, ...], settings: Mapping[str, Setting], origin: Origin = MOONCAKE
+) -> CheckResult:
     """Runs each setting over the trace, up to the first violation. The seed plays no part: the trace is the input."""
     runs: dict[str, TraceRun] = {}
     failures: tuple[Failure, ...] = ()
@@ -41,7 +55,7 @@ def run_trace(context: SuiteContext, trace: tuple[TraceRequest, ...], settings: 
         _drive(runs[name], setting, context, number * len(trace), len(settings) * len(trace))
         if (failures := _failures(name, runs[name], setting)) != ():
             break
-    return _result(trace, runs, failures, context.profile)
+    return _result(trace, runs, failures, context.profile, origin)
 
 
 def _drive(trace_run: TraceRun, setting: Setting, context: SuiteContext, num_before: int, total: int) -> None:
@@ -72,7 +86,11 @@ def _failures(name: str, trace_run: TraceRun, setting: Setting) -> tuple[Failure
 
 
 def _result(
-    trace: tuple[TraceRequest, ...], runs: Mapping[str, TraceRun], failures: tuple[Failure, ...], profile: Profile
+    trace: tuple[TraceRequest, ...],
+    runs: Mapping[str, TraceRun],
+    failures: tuple[Failure, ...],
+    profile: Profile,
+    origin: Origin,
 ) -> CheckResult:
     reached = {f"{name}: {what}": number for name, each in runs.items() for what, number in _reached(each).items()}
     missed = () if profile is Profile.QUICK else tuple(name for name, floor in _FLOORS.items() if reached.get(name, 0) < floor)
@@ -85,8 +103,9 @@ def _result(
     evaluations: Counter[str] = sum((each.world.evaluations for each in runs.values()), Counter())
     bound = max((each.hit_rate_bound for each in runs.values()), default=0.0)
     rates = " and ".join(f"{each.hit_rate:.2f} ({name} pool)" for name, each in runs.items())
+    figures = (*_given(trace, runs, origin), *(figure for name, each in runs.items() for figure in _observed(name, each)))
     return CheckResult(
-        IDENTIFIER,
+        origin.identifier,
         verdict,
         examples=sum(len(each.tally.found) for each in runs.values()),
         ops=sum(each.world.ops for each in runs.values()),
@@ -95,7 +114,7 @@ def _result(
         missed=missed,
         invariants=evaluations,
         failures=failures,
-        figures=(*_given(trace, runs), *(figure for name, each in runs.items() for figure in _observed(name, each))),
+        figures=tuple(replace(figure, name=f"{origin.identifier}.{figure.name}") for figure in figures),
         note=f"{len(trace)} requests, hit rate {rates} of at most {bound:.2f} (derived)",
     )
 
@@ -108,14 +127,14 @@ def _reached(trace_run: TraceRun) -> dict[str, int]:
     }
 
 
-def _given(trace: tuple[TraceRequest, ...], runs: Mapping[str, TraceRun]) -> tuple[Figure, ...]:
+def _given(trace: tuple[TraceRequest, ...], runs: Mapping[str, TraceRun], origin: Origin) -> tuple[Figure, ...]:
     """What the trace brings, and its lengths at the scale of the runs."""
     requests: tuple[Request, ...] = next(iter(runs.values())).requests if runs else ()
     lengths = [len(request.prompt) for request in requests]
     unscaled = [each.input_len for each in trace]
     scaled = "scaled, see docs/trace.md"
     return (
-        _figure("requests", len(trace), "requests", Label.GIVEN, "conversation trace of Mooncake, FAST '25"),
+        _figure("requests", len(trace), "requests", Label.GIVEN, origin.note),
         _figure("unscaled_prompt_len_median", median(unscaled), "tokens", Label.GIVEN),
         _figure("unscaled_prompt_len_max", max(unscaled), "tokens", Label.GIVEN),
         _figure("prompt_tokens", sum(lengths), "tokens", Label.DERIVED, scaled),
@@ -142,7 +161,7 @@ def _observed(name: str, trace_run: TraceRun) -> tuple[Figure, ...]:
 
 
 def _figure(name: str, value: float, unit: str, label: Label, note: str = "") -> Figure:
-    return Figure(f"{IDENTIFIER}.{name}", float(value), unit, label, note)
+    return Figure(name, float(value), unit, label, note)
 
 
 SUITE = Suite(IDENTIFIER, "trace mooncake", run, share_s=20.0)
