@@ -48,6 +48,7 @@ class ModelFacts:
         self._merges = caps.reference_model is ReferenceModel.PATH_LOCK
         self.content_by_block: Mapping[int, Content] = self.prefix.content_by_block
         self.hittable: Mapping[int, Content] = self.prefix.hittable
+        self.outdated: Collection[int] = self.prefix.outdated
         self.translate: Callable[[PrefixEntry], Content | None] = self.prefix.translate
         self.expected_key: Callable[[PrefixEntry], bytes | None] = self.prefix.expected_key
         self.prompt_contents: Callable[[Request, tuple[int, ...]], tuple[Content, ...]] = self.prefix.prompt_contents

@@ -40,6 +40,7 @@ class PrefixModel:
         self._resets = 0
         self._born: dict[Key, int] = {}
         self._forks: set[Key] = set()  # forked, not yet planned
+        self.outdated: set[int] = set()  # blocks with content of a choice that began before the last reset
 
     # -- what happens ------------------------------------------------------------------------------------------
 
@@ -61,7 +62,10 @@ class PrefixModel:
         if last <= first:
             return
         chain = self._chain(key, facts, last)
-        is_owed = self._owes and self._born.get(key, -1) == self._resets
+        is_present = self._born.get(key, -1) == self._resets
+        is_owed = self._owes and is_present
+        if not is_present:
+            self.outdated.update(table[first:last])
         for place in range(first, last):
             self._put(table[place], chain[place], is_owed)
 
@@ -71,6 +75,7 @@ class PrefixModel:
             if block in self.content_by_block:
                 del self.content_by_block[block]
                 self._forgive(block)
+                self.outdated.discard(block)
 
     def released(self, blocks: list[int], cached: Mapping[int, PrefixEntry]) -> None:
         """Nobody holds these any more. One of several equal blocks may be dropped, as long as another keeps the content."""
@@ -83,15 +88,18 @@ class PrefixModel:
         """For a target whose free list holds empty blocks only."""
         for block in blocks:
             self.content_by_block.pop(block, None)
+            self.outdated.discard(block)
 
     def reset(self) -> None:
         self._resets += 1
+        self.outdated.update(self.content_by_block)
         self.hittable.clear()
         self._bases.clear()
 
     def restarted(self) -> None:
         self.reset()
         self.content_by_block.clear()
+        self.outdated.clear()
         self._born.clear()
         self._forks.clear()
 

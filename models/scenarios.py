@@ -196,6 +196,22 @@ def reset(block_size: int, length: int, depth: int) -> Scenario:
     return Scenario(f"reset {block_size=} {length=} {depth=}", world, ops, (Reach.RESET_IN_FLIGHT, Reach.RESET_IDLE))
 
 
+def reset_before_first(block_size: int, length: int) -> Scenario:
+    """The cache is reset while it is empty and the first prompt in flight: its result is good, and nobody may hit it."""
+    world = spec(3 * (length // block_size + 2), block_size, max_plans_in_flight=2)
+    ops = (add("a", length, 6), PLAN, RESET, land(), add("b", length, 2), STEP, DRAIN)
+    return Scenario(f"reset before first {block_size=} {length=}", world, ops, (Reach.RESET_IN_FLIGHT,))
+
+
+def reset_before_fork(block_size: int, num_chunks: int) -> Scenario:
+    """The cache is reset between two chunks of a prompt that several choices share: what they compute is found by nobody."""
+    length = num_chunks * 2 * block_size + 1
+    world = spec(12 * num_chunks, block_size, max_tokens_per_step=2 * block_size)
+    again = add("b", length, 2)
+    ops = (add("a", length, 3 * block_size, n=2), STEP, RESET, *(STEP,) * (num_chunks + 4 * block_size), again, DRAIN)
+    return Scenario(f"reset before fork {block_size=} {num_chunks=}", world, ops)
+
+
 # ---- aborts --------------------------------------------------------------------------------------------------------------
 
 

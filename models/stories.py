@@ -24,6 +24,8 @@ from models.scenarios import (
     preempted,
     reloaded_adapter,
     reset,
+    reset_before_first,
+    reset_before_fork,
     same_prompt,
     trap,
     without_drains,
@@ -74,6 +76,9 @@ def _resets_and_aborts(copies: int) -> Iterator[Scenario]:
     for block_size, extra, depth in product((1, 2, 4), range(copies), (0, 1, 2)):
         yield reset(block_size, 2 * block_size + 3 + extra, depth)
         yield aborts(block_size, 2 * block_size + 8 + extra, depth)
+    for block_size, extra in product((1, 2, 4), range(copies)):
+        yield reset_before_first(block_size, 2 * block_size + 1 + extra)
+        yield reset_before_fork(block_size + 1, 2 + extra)
 
 
 def _preemptions(copies: int) -> Iterator[Scenario]:

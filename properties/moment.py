@@ -62,6 +62,10 @@ class Facts(Protocol):
     def hittable(self) -> Mapping[int, Content]:
         """Those of `content_by_block` that a look-up must be able to find (KV-15)."""
 
+    @property
+    def outdated(self) -> Collection[int]:
+        """Those of `content_by_block` whose content was computed by a choice that began before the last reset of the cache."""
+
     def translate(self, entry: PrefixEntry) -> Content | None:
         """The model's content for an entry of the target's index; None if the model never saw such content committed."""
 

@@ -71,6 +71,7 @@ class Known:
     keys: Mapping[PrefixEntry, bytes]
     chains: Mapping[str, tuple[Content, ...]]
     choices: Mapping[Key, ChoiceFacts]
+    outdated: frozenset[int] = frozenset()
     releases: Mapping[int, int] = field(default_factory=dict)
     overtakes: Mapping[Key, int] = field(default_factory=dict)
     aged: frozenset[Key] = frozenset()

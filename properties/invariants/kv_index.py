@@ -29,6 +29,24 @@ def index_names_committed_blocks_only(moment: Moment) -> Violation | None:
     return None
 
 
+def nothing_from_before_a_reset_is_found(moment: Moment) -> Violation | None:
+    """KV-6: what a choice computed that began before the last reset of the cache stays out of the index, results that were
+    in flight then included.
+
+    Source: `reset_cache` in engine_under_test/adapters/base.py.
+    """
+    outdated = moment.facts.outdated
+    if not outdated:
+        return None
+    cached = moment.after.cached if moment.happening is Happening.RESET else touched_entries(moment)
+    block = min((block for block in cached if block in outdated), default=None)
+    if block is not None:
+        return violation(
+            "KV-6", f"block {block}", f"indexed as {_shown(cached[block].tokens)}", "nothing from before the reset"
+        )
+    return None
+
+
 def entries_stand_under_their_true_key(moment: Moment) -> Violation | None:
     """KV-7: the key of an entry is the hash of its tokens, media, namespace and parent's key.
 
@@ -200,6 +218,11 @@ def _caches(caps: Caps) -> bool:
 
 PREDICATES: Final[tuple[Predicate, ...]] = (
     predicate("KV-6", index_names_committed_blocks_only, reads=("cached",), is_observable=_caches),
+    predicate(
+        "KV-6",
+        nothing_from_before_a_reset_is_found,
+        is_observable=lambda caps: caps.has_prefix_cache and caps.has_reset,
+    ),
     predicate("KV-7", entries_stand_under_their_true_key, reads=("cached",), is_observable=_caches),
     predicate("KV-7", entries_name_what_their_block_holds, reads=("cached",), is_observable=_caches),
     predicate(

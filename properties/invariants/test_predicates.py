@@ -97,6 +97,7 @@ BAD = (
     Bad("new_blocks_hold_poison", "old content is left", "landed", ("execution", "stale_slots"), frozenset({33})),
     Bad("only_listed_slots_are_written", "the padding", "landed", ("execution", "changed_slots"), lambda s: s | {0}),
     # kv_index
+    Bad("nothing_from_before_a_reset_is_found", "block 9 is from before it", "landed", ("facts", "outdated"), frozenset({9})),
     Bad(
         "index_names_committed_blocks_only",
         "the block is still being written",
