@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from ci.op_words import describe_op
 from ci.outcome import Finding, Outcome, seed_text
 from ci.tree import Tree
-from ci.wording import also_found, headline, long_duration, selftest, why_not_valid
+from ci.wording import also_found, count, headline, long_duration, selftest, why_not_valid
 from properties.op import Op
 
 _MOST_FINDINGS = 5
@@ -45,7 +45,9 @@ def closing_lines(outcome: Outcome, replays: Mapping[int, str], folder: str) -> 
 def _finding_lines(outcome: Outcome, finding: Finding, command: str) -> Iterator[str]:
     check, failure = outcome.failures[finding.lead]
     violation = failure.violation
-    shrunk = f"shrunk {failure.ops_found} → {len(failure.ops)} operations" if failure.ops_found > len(failure.ops) else ""
+    shrunk = (
+        f"shrunk {failure.ops_found} → {count(len(failure.ops), 'operation')}" if failure.ops_found > len(failure.ops) else ""
+    )
     yield ""
     head = [f"INVALID   {violation.invariant} {violation.name}", check.title, f"seed {failure.seed}", shrunk]
     yield " · ".join(part for part in head if part)

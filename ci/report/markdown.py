@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 
 from ci.outcome import Finding, Outcome, seed_text
-from ci.wording import also_found, duration, headline, long_duration, reach, selftest, why_not_valid
+from ci.wording import also_found, count, duration, headline, long_duration, reach, selftest, why_not_valid
 
 
 def to_markdown(outcome: Outcome, replays: Mapping[int, str], folder: str) -> str:
@@ -38,8 +38,8 @@ def _finding_lines(outcome: Outcome, finding: Finding, replays: Mapping[int, str
     violation = failure.violation
     lines = [f"## {violation.invariant} {violation.name}", "", _cell(violation.sentence), ""]
     lines += [f"    {fact}" for fact in violation.facts] + ([""] if violation.facts else [])
-    count = f" · {len(failure.ops)} operations" if failure.ops else ""
-    lines.append(f"{_cell(check.title)} · seed `{failure.seed}`{count}")
+    length = f" · {count(len(failure.ops), 'operation')}" if failure.ops else ""
+    lines.append(f"{_cell(check.title)} · seed `{failure.seed}`{length}")
     replay = replays.get(finding.lead)
     lines += ["", f"    assay replay {replay}" if replay else f"    {outcome.command}", ""]
     if finding.others:
