@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,21 +39,62 @@ def write_all(folder: Path, texts: Mapping[str, str]) -> None:
     """Puts all of the files in place, by their names relative to the folder, or none of them: every byte is on the disk
     before the first rename. The last one renamed is the last one in `texts`."""
     staged: list[tuple[Path, Path]] = []
+    made: list[Path] = []
     try:
         for name, text in texts.items():
             path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(path.parent, made)
             temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
             staged.append((temporary, path))
             _write_and_sync(temporary, text)
+        _replace_all(staged)
+    except BaseException as error:
+        _remove(temporary for temporary, _path in staged)
+        for empty in reversed(made):
+            with suppress(OSError):
+                empty.rmdir()
+        if isinstance(error, OSError):
+            raise CannotWrite(refusal(error, folder)) from error
+        raise
+
+
+def _replace_all(staged: Sequence[tuple[Path, Path]]) -> None:
+    """Renames all of them or none: a refusal half-way puts back what was there before."""
+    for _temporary, path in staged:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    kept: dict[Path, Path] = {}
+    done: list[Path] = []
+    try:
+        for temporary, path in staged:
+            if path.exists():
+                kept[path] = temporary.with_suffix(".old")
+                shutil.copy2(path, kept[path])
         for temporary, path in staged:
             os.replace(temporary, path)
-    except OSError as error:
-        raise CannotWrite(refusal(error, folder)) from error
+            done.append(path)
+    except BaseException:
+        for path in done:
+            if path in kept:
+                os.replace(kept[path], path)
+            else:
+                path.unlink()
+        raise
     finally:
-        for temporary, _path in staged:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        _remove(kept.values())
+
+
+def _make_folder(folder: Path, made: list[Path]) -> None:
+    """Adds the folders that were not there yet to `made`, outermost first."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    made += reversed(missing)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def probe(folder: Path) -> None:
@@ -71,7 +113,10 @@ def probe(folder: Path) -> None:
 
 def refusal(error: OSError, folder: Path) -> str:
     """One sentence: the rule, what was found, what to do."""
-    remedy = _REMEDY.get(error.errno or 0, f"{error.strerror or error}: name a folder that can be written")
+    if error.errno == errno.EISDIR:
+        remedy = f"{error.filename} is a folder: move it away, a file of the report goes there"
+    else:
+        remedy = _REMEDY.get(error.errno or 0, f"{error.strerror or error}: name a folder that can be written")
     return f"a report folder must take whole files, but nothing was written to {folder}: {remedy}"
 
 

@@ -26,6 +26,36 @@ def test_a_full_disk_leaves_the_old_report_and_no_half_written_file(tmp_path: Pa
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.txt": "old a", "b.txt": "old b"}
 
 
+@pytest.mark.parametrize("place", ["a.txt", "b.txt", "deep/c.txt"])
+def test_a_folder_in_place_of_a_file_leaves_the_old_report_whole(tmp_path: Path, place: str) -> None:
+    old = {name: f"old {name}" for name in ("a.txt", "b.txt") if name != place}
+    write_all(tmp_path, old)
+    (tmp_path / place).mkdir(parents=True)
+    with pytest.raises(CannotWrite, match=f"nothing was written to .*{place} is a folder: move it away"):
+        write_all(tmp_path, {"new.txt": "new", "a.txt": "new", "b.txt": "new", "deep/c.txt": "new"})
+    assert files(tmp_path) == old
+    assert (tmp_path / "deep").exists() == place.startswith("deep")
+
+
+def test_a_rename_that_is_refused_half_way_puts_the_old_report_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_all(tmp_path, {"a.txt": "old a", "b.txt": "old b"})
+    rename = os.replace
+
+    def refuse_b(source: Path, target: Path) -> None:
+        if target.name == "b.txt":
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse_b)
+    with pytest.raises(CannotWrite, match="permission was denied"):
+        write_all(tmp_path, {"new.txt": "new", "a.txt": "new a", "b.txt": "new b"})
+    assert files(tmp_path) == {"a.txt": "old a", "b.txt": "old b"}
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_a_file_in_place_of_the_folder_is_found_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("a file")
     with pytest.raises(BadInput, match="a part of the path is a file: name a folder"):
