@@ -5,14 +5,16 @@ Owns the comparison with what the file promised, and the text of the timeline. N
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ci.codec import violation_to_json
 from ci.replay_file import ReplayFile
 from ci.timeline import Scene, block_histories, tell
 from engine_under_test.errors import BadInput, ConfigError
+from properties.checkers import CHECKERS, run_checkers
+from properties.history import History
 from properties.verdict import Verdict, Violation
 
 _TITLE, _DETAIL = 18, 46
@@ -27,6 +29,7 @@ class Replayed:
     header: str
     scenes: tuple[Scene, ...]
     violation: Violation | None
+    silence: str = ""  # why what the file says broke was not judged
 
     @property
     def num_noops(self) -> int:
@@ -44,7 +47,7 @@ class Replayed:
             return "the file holds no operation: this replay proves nothing about the present engine"
         if self.file.violation.invariant in _JUDGED_ELSEWHERE:
             return f"{self.file.violation.invariant} is judged over its whole suite, not in a replay: run assay gate again"
-        return ""
+        return self.silence
 
     @property
     def verdict(self) -> Verdict:
@@ -86,7 +89,27 @@ def replay(file: ReplayFile, until: int | None = None) -> Replayed:
         f"budget {caps.max_tokens_per_step}, depth {caps.max_plans_in_flight - 1} ({caps.name})"
     )
     scenes = tell(world, file.ops if until is None else file.ops[:until])
-    return Replayed(file, header, scenes, world.violation)
+    if world.violation is not None:
+        return Replayed(file, header, scenes, world.violation)
+    broken, silence = _judge_history(file.violation.invariant, world.history, world.evaluations)
+    if broken is not None and scenes:
+        scenes = (*scenes[:-1], replace(scenes[-1], violation=broken))
+    return Replayed(file, header, scenes, broken, silence)
+
+
+def _judge_history(invariant: str, history: History, evaluations: Mapping[str, int]) -> tuple[Violation | None, str]:
+    """What holds of whole histories, behind the last operation: the first sentence that is broken (that of the file before
+    others), or why nothing follows about the sentence of the file."""
+    verdicts = sorted(run_checkers(history), key=lambda verdict: verdict.identifier != invariant)
+    if broken := next((verdict.violation for verdict in verdicts if verdict.violation is not None), None):
+        return broken, ""
+    if crashed := next((verdict for verdict in verdicts if "crashed" in verdict.note), None):
+        return None, f"{crashed.identifier}: {crashed.note}; this replay proves nothing about the present engine"
+    is_of_history = invariant in {checker.identifier for checker in CHECKERS}
+    judged = evaluations.get(invariant, 0) + sum(each.evidence for each in verdicts if each.identifier == invariant)
+    if is_of_history and not judged:
+        return None, f"{invariant} was not judged: the operations lead to nothing that it is about; run assay gate again"
+    return None, ""
 
 
 def lines(replayed: Replayed, *, is_verbose: bool = False) -> Iterator[str]:
