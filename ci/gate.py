@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ci import environment
 from ci.ending import ignore_further_signals, in_words
+from ci.evaluated import never_evaluated
 from ci.jobs import Job, Role
 from ci.judging import budget_doubt, judge, judge_pair, last_line
 from ci.last_seen import not_run, read_last_seen
@@ -57,7 +58,8 @@ class GateSettings:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What the sources offer for a profile. ``broken``: source -> why it could not be read."""
+    """What the sources offer for a profile. ``broken``: a source or a suite -> why it can not be run, one sentence in the
+    first line and whatever else is known behind it."""
 
     suites: tuple[tuple[str, Suite], ...]
     left_out: dict[str, str]
@@ -90,6 +92,8 @@ def run_gate(settings: GateSettings, make_progress: Callable[[], Progress]) -> O
     if any(check.verdict is Verdict.INVALID for check in checks):
         fates = void(fates)
     reasons = tuple(reason for reason in (end.why, "" if checks else "no suite was collected", budget_doubt(checks)) if reason)
+    if settings.sources == DEFAULT_SOURCES and (silent := never_evaluated(checks)):
+        reasons = (*reasons, silent)
     return Outcome(
         verdict=merge_all(checks, proofs, fates, reasons),
         tree=settings.tree,
@@ -113,19 +117,34 @@ def collect(sources: Sequence[str], profile: Profile) -> Collection:
     suites: list[tuple[str, Suite]] = []
     left_out: dict[str, str] = {}
     broken: dict[str, str] = {}
-    for source in sources:
+    owners: dict[str, list[str]] = {}
+    for source in dict.fromkeys(sources):
         try:
-            offered: tuple[Suite, ...] = importlib.import_module(source).SUITES
-        except Exception:  # whatever an import raises, the gate goes on and says so
-            broken[source] = traceback.format_exc()
+            offered: tuple[Suite, ...] = tuple(importlib.import_module(source).SUITES)
+        except Exception as error:  # whatever an import raises, the gate goes on and says so
+            sentence = traceback.format_exception_only(error)[-1].strip()
+            broken[source] = f"could not be imported: {sentence}\n{traceback.format_exc()}"
             continue
+        if not offered or not all(isinstance(suite, Suite) for suite in offered):
+            broken[source] = (
+                "its SUITES is empty: nothing of it was run" if not offered else "its SUITES holds what is no Suite"
+            )
+            continue
+        for suite in offered:
+            owners.setdefault(suite.id, []).append(source)
         suites += [(source, suite) for suite in offered if profile in suite.profiles]
         left_out |= {
             suite.id: f"not in profile {profile}; runs in {', '.join(sorted(suite.profiles))}"
             for suite in offered
             if profile not in suite.profiles
         }
-    return Collection(tuple(suites), left_out, broken)
+    for name, named in owners.items():
+        if len(named) > 1:
+            broken[name] = (
+                f"{len(named)} suites bear this identifier (in {', '.join(dict.fromkeys(named))}): none of them was run"
+            )
+            left_out.pop(name, None)
+    return Collection(tuple((source, suite) for source, suite in suites if suite.id not in broken), left_out, broken)
 
 
 def plan_jobs(settings: GateSettings, collection: Collection) -> tuple[Job, ...]:
@@ -224,6 +243,6 @@ def _death(log: str) -> str:
 
 def _broken(collection: Collection, seed: int) -> tuple[Check, ...]:
     return tuple(
-        Check(source, source, Verdict.UNKNOWN, seed, (f"could not be imported: {last_line(text)}", text.strip()))
-        for source, text in collection.broken.items()
+        Check(name, name, Verdict.UNKNOWN, seed, tuple(dict.fromkeys((text.splitlines()[0], text.strip()))))
+        for name, text in collection.broken.items()
     )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ci.codec import result_from_json, result_to_json
+from engine_under_test.errors import AssayError
 from properties.suite import CheckResult, Profile, Suite, SuiteContext
 
 JOBS_FILE = "jobs.assay.json"
@@ -74,8 +75,10 @@ def load_jobs(path: Path) -> tuple[Job, ...]:
 
 
 def find_suite(source: str, subject: str) -> Suite:
-    found: Suite = next(suite for suite in importlib.import_module(source).SUITES if suite.id == subject)
-    return found
+    found: list[Suite] = [suite for suite in importlib.import_module(source).SUITES if suite.id == subject]
+    if len(found) != 1:
+        raise AssayError(f"one suite of {source} must bear the identifier {subject!r}, found {len(found)}")
+    return found[0]
 
 
 def run_suite(job: Job, folder: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ci.jobs import Job, JobReport
 from ci.outcome import Check
-from properties.suite import CheckResult, Failure
+from properties.suite import CheckResult, Failure, Statistic
 from properties.verdict import Verdict, Violation, merge
 
 FALSE_ALARM_BUDGET = 1e-6  # of a whole gate, shared by all statistical tests
@@ -51,12 +51,22 @@ def doubts(result: CheckResult) -> tuple[str, ...]:
     found = []
     if not (result.examples or result.ops or result.statistics):
         found.append("it did nothing: no example, no operation, no statistic")
+    elif not (any(result.invariants.values()) or any(item.n for item in result.statistics)):
+        found.append("it judged nothing: no invariant was evaluated, no statistic has a sample")
+    found += [doubt for item in result.statistics if (doubt := _statistical_doubt(item))]
     if result.noops > result.ops:
         found.append(f"{result.noops} of {result.noops + result.ops} operations were no-ops; at most half may be")
     found += [f"floor missed: {name}" for name in result.missed]
     if result.verdict is Verdict.UNKNOWN and not found:
         found.append(result.note or "the suite itself says unknown")
     return tuple(found)
+
+
+def _statistical_doubt(item: Statistic) -> str:
+    """Why a statistical test that does not reject shows nothing, whatever its suite says, else nothing."""
+    if not 0 <= item.p <= 1:  # also where p is not a number at all
+        return f"{item.id}: p must be a number from 0 to 1, found {item.p}"
+    return f"{item.id}: the test itself says unknown ({item.null})" if item.verdict is Verdict.UNKNOWN else ""
 
 
 def judge_pair(check: Check, again: JobReport | None, hash_seeds: tuple[int, int], why_missing: str = "") -> Check:

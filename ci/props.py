@@ -61,8 +61,8 @@ def run_props(pattern: str, seed: int, console: Console, sources: Sequence[str] 
     """Runs what matches; nothing that matches is a BadInput that says what there is."""
     collection = collect(sources, Profile.QUICK)
     if collection.broken:
-        source, text = next(iter(collection.broken.items()))
-        raise BadInput(f"the suites of {source} must import, but: {text.strip().splitlines()[-1]}; repair the import")
+        name, text = next(iter(collection.broken.items()))
+        raise BadInput(f"suites must be there and bear names of their own, but {name}: {text.splitlines()[0]}; repair that")
     predicates = tuple(name for name in predicate_names() if is_match(pattern, name))
     suites = [(source, suite) for source, suite in collection.suites if is_match(pattern, suite.id, suite.title)]
     if not suites and predicates:

@@ -10,16 +10,23 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from jsonschema import validate
+from rich.console import Console
 
-from ci.gate import collect, draw_mutants, hash_seeds, merge_all
+from ci.doubles import sound as sound_doubles
+from ci.gate import GateSettings, collect, draw_mutants, hash_seeds, merge_all, run_gate
+from ci.jobs import find_suite
 from ci.mutants.mutant import Fate, Mutant, MutantResult
 from ci.outcome import Check, Proof
+from ci.progress import progress_for
 from ci.report.verdict_json import schema
+from ci.tree import Tree
+from engine_under_test.errors import AssayError
 from properties.suite import Profile
 from properties.verdict import Verdict
 
@@ -254,3 +261,42 @@ def children_of(mark: str) -> list[str]:
         if mark in words:
             lines.append(words)
     return lines
+
+
+def test_suites_that_share_an_identifier_are_refused_and_named(tmp_path: Path) -> None:
+    ran = gate(tmp_path, "twice", "sound", more=("--workers", "2"))
+    assert (ran.code, ran.data["verdict"]) == (2, "unknown")
+    assert [check["id"] for check in ran.data["checks"]] == ["sound-walk", "sound-statistics", "twice"]
+    assert "2 suites bear this identifier (in ci.doubles.twice): none of them was run" in ran.check("twice")["reasons"][0]
+
+
+def test_an_identifier_that_two_sources_share_is_refused_but_a_source_named_twice_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = collect(("ci.doubles.sound", "ci.doubles.sound", "ci.doubles.hollow"), Profile.PR)
+    assert [suite.id for _source, suite in both.suites] == ["sound-walk", "sound-statistics"]
+    assert list(both.broken) == ["ci.doubles.hollow"]
+    copied = ModuleType("copied_sound")
+    copied.SUITES = sound_doubles.SUITES[:1]  # type: ignore[attr-defined]  # a module has what is put into it
+    monkeypatch.setitem(sys.modules, "copied_sound", copied)
+    shared = collect(("ci.doubles.sound", "copied_sound"), Profile.PR)
+    assert [suite.id for _source, suite in shared.suites] == ["sound-statistics"]
+    assert "(in ci.doubles.sound, copied_sound)" in shared.broken["sound-walk"]
+
+
+def test_a_source_without_a_suite_is_a_broken_check_of_its_name() -> None:
+    assert "its SUITES is empty" in collect(("ci.doubles.hollow",), Profile.PR).broken["ci.doubles.hollow"]
+
+
+def test_no_job_takes_the_first_of_two_suites_with_its_identifier() -> None:
+    with pytest.raises(AssayError, match=r"one suite of ci\.doubles\.twice must bear the identifier 'twice', found 2"):
+        find_suite("ci.doubles.twice", "twice")
+
+
+def test_only_a_gate_over_all_suites_must_have_asked_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci.gate.DEFAULT_SOURCES", ("ci.doubles.sound",))
+    settings = GateSettings(Profile.QUICK, Tree("4f2a91c", ""), 7, 30.0, "", ("ci.doubles.sound",), 2, ())
+    outcome = run_gate(settings, lambda: progress_for(Console(quiet=True)))
+    assert outcome.verdict is Verdict.UNKNOWN
+    assert outcome.reasons[0].startswith("never evaluated in any suite: ")
+    assert {check.verdict for check in outcome.checks} == {Verdict.VALID}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,10 @@ from properties.suite import CheckResult, Failure, Profile, Statistic
 from properties.verdict import Verdict, Violation
 
 JOB = Job(0, Role.SUITE, "machine", "machine", "somewhere", Profile.PR, 7)
-SOUND = CheckResult("machine", Verdict.VALID, examples=3, ops=30, noops=30, digests={"7#0": "aa", "7#1": "bb"})
+SOUND = CheckResult(
+    "machine", Verdict.VALID, examples=3, ops=30, noops=30, invariants={"KV-1": 30}, digests={"7#0": "aa", "7#1": "bb"}
+)
+COIN = Statistic("a", "the coin is fair", "chi-square", 10, 1e-8, 0.1, 0.9, 0.5, Verdict.VALID)
 BROKEN = Violation("KV-4", "freed once", "block 3", "2", "1")
 
 
@@ -31,6 +35,18 @@ def test_a_suite_that_worked_is_valid() -> None:
         pytest.param(replace(SOUND, missed=("preempt",)), "floor missed: preempt", id="a missed floor"),
         pytest.param(replace(SOUND, noops=31), "31 of 61 operations were no-ops", id="mostly no-ops"),
         pytest.param(CheckResult("machine", Verdict.VALID), "it did nothing", id="an empty suite"),
+        pytest.param(replace(SOUND, invariants={}), "it judged nothing", id="a suite without a question"),
+        pytest.param(replace(SOUND, invariants={"KV-1": 0}), "it judged nothing", id="a question that was never asked"),
+        pytest.param(
+            replace(SOUND, invariants={}, statistics=(replace(COIN, n=0),)), "it judged nothing", id="a test without samples"
+        ),
+        pytest.param(
+            replace(SOUND, statistics=(replace(COIN, p=math.nan),)), "p must be a number from 0 to 1, found nan", id="no p"
+        ),
+        pytest.param(replace(SOUND, statistics=(replace(COIN, p=1.5),)), "found 1.5", id="a p above 1"),
+        pytest.param(
+            replace(SOUND, statistics=(replace(COIN, verdict=Verdict.UNKNOWN),)), "the test itself", id="a test that says so"
+        ),
         pytest.param(replace(SOUND, verdict=Verdict.UNKNOWN, note="half of it"), "half of it", id="a suite that says so"),
     ],
 )
@@ -74,6 +90,10 @@ def test_a_statistic_that_rejects_is_invalid_whatever_the_suite_says() -> None:
     statistic = Statistic("a", "the coin is fair", "chi-square", 10, 1e-8, 0.1, 0.9, 1e-12, Verdict.INVALID)
     check = judged(replace(SOUND, statistics=(statistic,), missed=("preempt",)))
     assert (check.verdict, check.reasons) == (Verdict.INVALID, ("a: p = 1e-12 at alpha = 1e-08 (the coin is fair)",))
+
+
+def test_a_statistic_that_says_it_rejects_is_invalid_even_without_a_p() -> None:
+    assert judged(replace(SOUND, statistics=(replace(COIN, p=math.nan, verdict=Verdict.INVALID),))).verdict is Verdict.INVALID
 
 
 def test_a_crash_and_a_missing_report_are_unknown() -> None:

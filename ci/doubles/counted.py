@@ -16,7 +16,7 @@ def _count(context: SuiteContext) -> CheckResult:
     expected = sum(numbers)
     found = total(numbers)
     if found == expected:
-        return CheckResult("counted", Verdict.VALID, examples=1, ops=5)
+        return CheckResult("counted", Verdict.VALID, examples=1, ops=5, invariants={"SC-14": 1})
     violation = Violation("SC-14", "metrics", "the total", str(found), str(expected))
     failure = Failure(violation, "7", ops=(Op(OpKind.STEP),), ops_found=5)
     return CheckResult("counted", Verdict.INVALID, examples=1, ops=5, failures=(failure,))
