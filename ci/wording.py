@@ -72,7 +72,9 @@ def selftest(outcome: Outcome) -> str:
     proofs = f"self-proof {outcome.proofs_passed} of {len(outcome.proofs)}"
     if not outcome.mutants:
         return f"no mutants in this run · {proofs}"
-    return f"mutants {outcome.mutants_killed} of {len(outcome.mutants)} killed · {proofs}"
+    num_not_run = sum(mutant["verdict"] == "not run" for mutant in outcome.mutants)
+    not_run = f", {num_not_run} not run" if num_not_run else ""
+    return f"mutants {outcome.mutants_killed} of {len(outcome.mutants)} killed{not_run} · {proofs}"
 
 
 def also_found(finding: Finding) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ci.doubles.failing import OPS, VIOLATION, WORLD
+from ci.mutants.mutant import Fate, MutantResult
 from ci.outcome import Check, Outcome, Proof
 from ci.report.closing import closing_lines
 from ci.report.markdown import to_markdown
 from ci.report.page import to_html
 from ci.report.write import name_replays
 from ci.tree import Tree
-from ci.wording import why_not_valid
+from ci.wording import selftest, why_not_valid
 from properties.suite import CheckResult, Failure, Profile
 from properties.verdict import Verdict, Violation
 
@@ -70,6 +71,13 @@ def test_the_summary_and_the_page_fold_the_other_stories_and_name_their_files() 
     for place in (0, 3):
         assert f"`report/{replays[place]}`" in summary
         assert f'<a href="{replays[place]}">' in page
+
+
+def test_mutants_that_did_not_run_are_told_once_and_counted_apart() -> None:
+    fates = [MutantResult(name, "o", Fate.NOT_RUN, note="did not begin").to_json() for name in ("m1", "m2")]
+    ended = replace(ONE_BUG, checks=(), mutants=tuple(fates), reasons=("interrupted by Ctrl-C",))
+    assert why_not_valid(ended) == ["interrupted by Ctrl-C", "mutants m1, m2 not run: did not begin"]
+    assert selftest(ended) == "mutants 0 of 2 killed, 2 not run · self-proof 1 of 1"
 
 
 def test_one_suite_that_finds_it_twice_says_so() -> None:
