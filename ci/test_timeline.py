@@ -28,11 +28,12 @@ def blind_world() -> World:
 
 
 def test_each_operation_says_what_it_changed() -> None:
-    scenes = tell(world_from(WORLD), (*OPS, Op(OpKind.ABORT, request_id="a")))
+    scenes = tell(world_from(WORLD), (*OPS, Op(OpKind.ABORT, request_id="a"), Op(OpKind.POLL)))
     assert scenes[0].changes == ("a: waiting",)
     assert scenes[1].changes[0].startswith("a: running  blocks 1 2  committed 0 → 8")
     assert "a: ended" in scenes[3].changes
-    assert "blocks 1 2 → cached" in scenes[3].changes
+    assert "blocks 1 2 3 → quarantine(2)" in scenes[3].changes  # a step's fence passes with the next step, or when polled
+    assert "blocks 1 2 → cached" in scenes[4].changes
 
 
 def test_an_operation_that_does_not_apply_is_told_as_such() -> None:
@@ -54,9 +55,9 @@ def test_a_block_that_no_list_names_is_nowhere_and_one_in_two_places_shows_both(
 
 
 def test_the_history_of_a_block_follows_it_through_its_states() -> None:
-    scenes = tell(world_from(WORLD), (*OPS, Op(OpKind.ABORT, request_id="a")))
+    scenes = tell(world_from(WORLD), (*OPS, Op(OpKind.ABORT, request_id="a"), Op(OpKind.POLL)))
     violation = Violation("KV-4", "freed once", "block 1", "twice", "once")
-    assert block_histories(scenes, violation) == ("block 1   empty → owned(a) → cached ✗",)
+    assert block_histories(scenes, violation) == ("block 1   empty → owned(a) → quarantine(2) → cached ✗",)
 
 
 def test_the_picture_has_a_cell_for_each_block_and_operation_and_escapes_names() -> None:
