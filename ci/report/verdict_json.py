@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -78,7 +79,8 @@ def figure_to_json(figure: Figure) -> dict[str, Any]:
 
 
 def statistic_to_json(item: Statistic, check: str) -> dict[str, Any]:
-    return {**{column.name: getattr(item, column.name) for column in dataclasses.fields(item)}, "check": check}
+    data = {column.name: getattr(item, column.name) for column in dataclasses.fields(item)}
+    return {**data, "p": item.p if math.isfinite(item.p) else None, "check": check}  # JSON knows no NaN
 
 
 def _check(check: Check) -> dict[str, Any]:
