@@ -25,6 +25,7 @@ from engine_under_test.types import (
 from models.allocator_model import AllocatorModel, Key
 from models.prefix_model import PrefixModel
 from models.request_model import RequestModel
+from models.retry_model import RetryModel
 from models.scheduler_model import SchedulerModel
 from properties.moment import ChoiceFacts, Content
 from properties.verdict import Violation
@@ -43,6 +44,8 @@ class ModelFacts:
         self.allocator = AllocatorModel(self._is_tree)
         self.prefix = PrefixModel(caps, hasher)
         self.scheduler = SchedulerModel(self.requests, caps.block_size)
+        self.retry = RetryModel()
+        self.requests.excused = self.retry.excused
         self.clock_s = 0.0
         self.generation = 0
         self._merges = caps.reference_model is ReferenceModel.PATH_LOCK
@@ -65,6 +68,14 @@ class ModelFacts:
 
     def now(self) -> float:
         return self.clock_s
+
+    @property
+    def retried(self) -> tuple[Key, ...]:
+        return self.retry.retried
+
+    @property
+    def lost_twice(self) -> Collection[Key]:
+        return self.retry.lost_twice
 
     # -- learning ----------------------------------------------------------------------------------------------
 
@@ -95,6 +106,7 @@ class ModelFacts:
 
     def planned(self, step: PlannedStep, is_counted: bool) -> Violation | None:
         """Everything but who holds what: that changes with `held`, after the plan was judged."""
+        self.retry.planned(step.plan)
         found, begun = self.scheduler.planned(step, is_counted)
         for blocks in step.reservation.new_blocks:
             if blocks:
@@ -118,6 +130,7 @@ class ModelFacts:
         plan, tables = step.plan, step.reservation.tables
         if plan.generation != self.generation:
             return
+        self.retry.committed(plan.plan_id)
         ended: list[Key] = []
         live, size = self.requests.live, self.caps.block_size
         rows = zip(plan.requests, plan.choices, plan.incarnations, plan.epochs, plan.starts, plan.num_tokens, strict=True)
@@ -153,6 +166,7 @@ class ModelFacts:
 
     def abandoned(self, lost: Sequence[Plan], in_flight: Sequence[Plan], after: Snapshot) -> None:
         """``in_flight``: the plans launched before the lost ones, still on their way."""
+        self.retry.abandoned(lost, self.requests.live)
         tables = {(s.request_id, s.choice, s.incarnation): s.table + s.reserved for s in after.sequences()}
         ahead: dict[RowId, list[tuple[int, bool]]] = {}
         for plan in in_flight:
@@ -165,6 +179,10 @@ class ModelFacts:
                 self.scheduler.abandoned(key, ahead.get(RowId(*key, facts.epoch), ()))
                 self.prefix.released(self.allocator.replace(key, tables.get(key, ())), after.cached)
 
+    def refused(self) -> None:
+        """A block was refused, and the plan that it was for undone."""
+        self.retry.refused(self.requests.live)
+
     def reset(self) -> None:
         self.prefix.reset()
 
@@ -172,6 +190,7 @@ class ModelFacts:
         self.generation = after.generation
         self.allocator.clear()
         self.prefix.restarted()
+        self.retry.restarted()
         for key in self.requests.live:
             self.scheduler.voided(key)
         for sequence in after.sequences():
@@ -195,6 +214,7 @@ class ModelFacts:
                 self.preempted((row,), after)
             elif row[:3] in self.requests.live:
                 found = found or self._own_end(row[:3], FinishReason(event.reason), after)
+        self.retry.told()
         return found
 
     def _own_end(self, key: Key, reason: FinishReason, after: Snapshot) -> Violation | None:

@@ -7,7 +7,7 @@ outputs; never looks at a plan or a block.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from engine_under_test.types import Admission, Caps, FinishReason, Output, RefusalReason, Request, RowId
 from models.allocator_model import Key
@@ -32,8 +32,7 @@ class RequestModel:
         self._undelivered_ends: set[Key] = set()
         self._told_end: set[Key] = set()
         self.fresh_ends: list[Key] = []  # ends that an output was the first to tell of
-        self.faults = 0  # steps lost or blocks refused so far: what an ERROR needs
-        self._faults_at: dict[Key, int] = {}
+        self.excused: Collection[tuple[str, int]] = ()  # lives that may end by error: their step failed twice in a row
 
     def choice(self, row: RowId) -> ChoiceFacts | None:
         key = row[:3]
@@ -101,7 +100,6 @@ class RequestModel:
             key = (request.request_id, choice, incarnation)
             self.live[key] = ChoiceFacts(request, choice, incarnation, [])
             self._delivered[key] = 0
-            self._faults_at[key] = self.faults
             keys.append(key)
         self._live_keys[request.request_id] = keys
         return tuple(keys)
@@ -130,10 +128,6 @@ class RequestModel:
         keys.remove(key)
         if not keys:
             del self._live_keys[key[0]]
-
-    def may_error(self, key: Key) -> bool:
-        """An ending by error needs a fault since the request was accepted."""
-        return self.faults > self._faults_at[key]
 
     def deliver(self, outputs: tuple[Output, ...], now: float) -> Violation | None:
         """What users were told, against what they must be told. The first thing that is wrong."""
@@ -189,7 +183,7 @@ class RequestModel:
     def _forget_oldest(self) -> None:
         """A long run keeps the latest ended choices only: results come late, but not that late."""
         while len(self.ended) > _ENDED_KEPT and (oldest := next(iter(self.ended))) in self._told_end:
-            del self.ended[oldest], self._delivered[oldest], self._faults_at[oldest]
+            del self.ended[oldest], self._delivered[oldest]
             self._told_end.discard(oldest)
 
     def judge_own_end(self, key: Key, reason: FinishReason, now: float) -> Violation | None:
@@ -202,8 +196,9 @@ class RequestModel:
         deadline = facts.request.deadline_s
         if reason is FinishReason.DEADLINE and (deadline is None or now < deadline):
             return Violation("SC-15", "deadlines", subject, f"the end deadline at {now} s", f"no end before {deadline} s")
-        if reason is FinishReason.ERROR and not self.may_error(key):
-            return Violation("SC-12", "stopping", subject, "the end error", "no error: no step was lost, no block refused")
+        if reason is FinishReason.ERROR and (key[0], key[2]) not in self.excused:
+            expected = "no error: no step of it was lost, or refused its blocks, twice in a row"
+            return Violation("SC-12", "stopping", subject, "the end error", expected)
         return None
 
     def judge_quiet(self) -> Violation | None:

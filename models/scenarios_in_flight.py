@@ -5,7 +5,9 @@ Like `models.scenarios`, whose words they use; `models.stories` says in how many
 
 from __future__ import annotations
 
-from models.scenarios import DRAIN, PLAN, POLL, STEP, Scenario, abort, add, land, spec
+from models.reach import Reach
+from models.scenarios import DRAIN, HOLD, LET_GO, PLAN, POLL, ROLLBACK, STEP, Scenario, abort, add, land, spec
+from properties.op import Op, OpKind
 
 
 def orphaned_child(block_size: int, spare: int) -> Scenario:
@@ -58,6 +60,55 @@ def early_return(num_blocks: int, max_tokens: int) -> Scenario:
     )
     world = spec(num_blocks, 1, max_num_seqs=2, max_tokens_per_step=4, max_plans_in_flight=3)
     return Scenario(f"early-return-{num_blocks}-{max_tokens}", world, ops)
+
+
+def lost(block_size: int, times: int, depth: int) -> Scenario:
+    """A step is lost, and perhaps its second try: half of its rows are tried again, then they end, the others unharmed."""
+    loss = (PLAN,) * (depth + 1), (Op(OpKind.ABANDON),)
+    ops = (
+        *(add("a", 5, 6), add("b", 5, 6, leaves_at=0, variant=1), add("c", 3, 6, leaves_at=0, variant=2), STEP),
+        *(*loss[0], *loss[1]) * times,
+        *(STEP,) * 4,
+        DRAIN,
+    )
+    world = spec(24, block_size, max_plans_in_flight=depth + 1)
+    return Scenario(f"lost-{block_size}-{times}-{depth}", world, ops, (Reach.ABANDONED,))
+
+
+def lost_once_and_on(num_rows: int) -> Scenario:
+    """Behind a second try that came back everybody goes on, for long."""
+    ops = (
+        *(add(f"r{number}", 3, 40, leaves_at=0, variant=number) for number in range(num_rows)),
+        *(STEP, PLAN, Op(OpKind.ABANDON), *(STEP,) * 30, DRAIN),
+    )
+    return Scenario(f"lost-once-and-on-{num_rows}", spec(32 * num_rows, 2), ops, (Reach.ABANDONED,))
+
+
+def lost_in_between(max_tokens: int) -> Scenario:
+    """Plans are lost in a tight pool, and one of those who wait for them is aborted: the rest is preempted and goes on."""
+    ops = (
+        *(add("a", 4, max_tokens), add("b", 4, max_tokens), STEP, PLAN, PLAN, PLAN),
+        *(Op(OpKind.ABANDON), abort("a"), *(STEP,) * 4, DRAIN),
+    )
+    world = spec(5, 2, max_plans_in_flight=3)
+    return Scenario(f"lost-in-between-{max_tokens}", world, ops, (Reach.ABANDONED,))
+
+
+def lost_copy(block_size: int, n: int) -> Scenario:
+    """Choices copy the block that they share, are aborted, and the copying plan is lost: the shared block comes back."""
+    ops = (add("a", 2 * block_size - 1, 4, n=n), STEP, PLAN, abort("a"), Op(OpKind.ABANDON), STEP, DRAIN)
+    return Scenario(f"lost-copy-{block_size}-{n}", spec(12, block_size), ops, (Reach.ABANDONED,))
+
+
+def undone_from_quarantine(block_size: int) -> Scenario:
+    """A plan that would hit blocks in quarantine is undone: they are in quarantine as before."""
+    length = 2 * block_size + 1
+    ops = (
+        *(add("a", length, 4), STEP, HOLD, PLAN, abort("a"), add("c", length, 2), ROLLBACK),
+        *(LET_GO, land(), POLL, STEP, DRAIN),
+    )
+    world = spec(12, block_size, max_plans_in_flight=2)
+    return Scenario(f"undone-from-quarantine-{block_size}", world, ops, (Reach.ROLLED_BACK, Reach.QUARANTINED))
 
 
 def long_prompt_beside(block_size: int, budget: int) -> Scenario:

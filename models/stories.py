@@ -30,7 +30,16 @@ from models.scenarios import (
     trap,
     without_drains,
 )
-from models.scenarios_in_flight import early_return, long_prompt_beside, orphaned_child
+from models.scenarios_in_flight import (
+    early_return,
+    long_prompt_beside,
+    lost,
+    lost_copy,
+    lost_in_between,
+    lost_once_and_on,
+    orphaned_child,
+    undone_from_quarantine,
+)
 
 
 def stories(copies: int) -> Iterator[Scenario]:
@@ -45,6 +54,14 @@ def _in_flight(copies: int) -> Iterator[Scenario]:
         yield early_return(num_blocks, max_tokens)
     for block_size in (2, 3):
         yield long_prompt_beside(block_size, 24 * block_size)
+    for block_size, times, depth in product((1, 2), (1, 2, 3), range(min(copies, 3))):
+        yield lost(block_size, times, depth)
+    for number in (2, 3):
+        yield lost_once_and_on(number)
+        yield lost_copy(number + 1, number)
+        yield undone_from_quarantine(number)
+    for max_tokens in range(5, 6 + copies):
+        yield lost_in_between(max_tokens)
 
 
 def _door(copies: int) -> Iterator[Scenario]:

@@ -208,7 +208,7 @@ class TestRequests:
 
     def test_an_error_after_a_fault_is_an_end(self) -> None:
         self.accept(A)
-        self.model.faults += 1
+        self.model.excused = {("a", 1)}
         assert self.model.deliver((Output("a", 0, 1, 0, (), FinishReason.ERROR),), 0.0) is None
         assert self.model.fresh_ends == [A]
 

@@ -230,6 +230,7 @@ class World:
         self.facts.scheduler.asked()
         wrong = self._learn(events, before, after)
         if step is None:
+            self.facts.retry.planned(None)
             self._judge(Happening.PLANNED, before, after, events, wrong)
             return bool(events)
         self.facts.preempted(step.preempted, after)
@@ -340,6 +341,7 @@ class World:
         after, events = self._observe(may_be_quiet=step is None)
         own = sum(event.kind is EventKind.ROLLED_BACK for event in events) - (step is not None)
         wrong = self._learn(events, before, after, was_refused=own > 0)
+        self.facts.retry.planned(step.plan if step is not None else None, is_launched=False)
         if step is not None:
             self.facts.preempted(step.preempted, after)
         self._judge(Happening.ROLLED_BACK, before, after, events, wrong, planned=step)
@@ -513,12 +515,12 @@ class World:
         if was_refused and self._is_refusing:
             self._is_refusing = False
             self._had_fault()
+            self.facts.refused()
         wrong = self.facts.saw_events(events, after) if events else None
         self.facts.saw_snapshot(before, after)
         return wrong
 
     def _had_fault(self) -> None:
-        self.facts.requests.faults += 1
         self._plans_until_healed = _PLANS_UNTIL_HEALED
 
     def _judge(

@@ -79,6 +79,14 @@ class Facts(Protocol):
     def released_at(self, block: int) -> int | None:
         """When the last holder let go of the block: a number that rises with every release; None if it is held."""
 
+    @property
+    def retried(self) -> Collection[tuple[str, int, int]]:
+        """The rows of a plan that was lost, and for the first time, just before the latest plan was asked for."""
+
+    @property
+    def lost_twice(self) -> Collection[tuple[str, int, int]]:
+        """The live rows of the plan that was abandoned last, if it was their second try."""
+
     def choice(self, row: RowId) -> ChoiceFacts | None:
         """The choice with this request, choice and incarnation, live or ended."""
 

@@ -18,6 +18,7 @@ from properties.invariants import (
     scheduler_fairness,
     scheduler_life,
     scheduler_plan,
+    scheduler_retry,
     semantics,
 )
 from properties.invariants.catalogue import CATALOGUE, MOST_DANGEROUS, Entry, is_most_dangerous
@@ -35,6 +36,7 @@ ALL: Final[tuple[Predicate, ...]] = (
     *scheduler_life.PREDICATES,
     *scheduler_plan.PREDICATES,
     *scheduler_fairness.PREDICATES,
+    *scheduler_retry.PREDICATES,
 )
 """Every predicate, the most dangerous invariants first: the first violation of a moment names it."""
 

@@ -72,6 +72,8 @@ class Known:
     chains: Mapping[str, tuple[Content, ...]]
     choices: Mapping[Key, ChoiceFacts]
     outdated: frozenset[int] = frozenset()
+    retried: tuple[Key, ...] = ()
+    lost_twice: frozenset[Key] = frozenset()
     releases: Mapping[int, int] = field(default_factory=dict)
     overtakes: Mapping[Key, int] = field(default_factory=dict)
     aged: frozenset[Key] = frozenset()

@@ -317,6 +317,16 @@ BAD = (
     ),
     Bad("the_declared_order_is_kept", "the more urgent one waits on", "by priority", ("facts", "aged"), frozenset()),
     Bad(
+        "a_lost_plan_is_tried_again_by_half",
+        "all of it is",
+        "planned",
+        ("facts", "retried"),
+        (("a", 0, 1), ("c", 0, 1), ("c", 1, 1), ("b", 0, 1)),
+    ),
+    Bad("a_lost_plan_is_tried_again_by_half", "others come along", "planned", ("facts", "retried"), (("a", 0, 1),)),
+    Bad("requests_lost_twice_end", "a goes on", "abandoned", ("facts", "lost_twice"), frozenset({("a", 0, 1)})),
+    Bad("errors_say_why", "it says nothing", "delivered", ("outputs", 4, "finish_reason"), FinishReason.ERROR),
+    Bad(
         "blocks_are_published_once",
         "a block of the index is published",
         "landed",
