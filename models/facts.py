@@ -46,6 +46,7 @@ class ModelFacts:
         self.scheduler = SchedulerModel(self.requests, caps.block_size)
         self.retry = RetryModel()
         self.requests.excused = self.retry.excused
+        self.owed_hits: Mapping[Key, int] = {}
         self.clock_s = 0.0
         self.generation = 0
         self._merges = caps.reference_model is ReferenceModel.PATH_LOCK
@@ -107,6 +108,7 @@ class ModelFacts:
     def planned(self, step: PlannedStep, is_counted: bool) -> Violation | None:
         """Everything but who holds what: that changes with `held`, after the plan was judged."""
         self.retry.planned(step.plan)
+        self.owed_hits = self._owed_hits(step.plan)
         found, begun = self.scheduler.planned(step, is_counted)
         for blocks in step.reservation.new_blocks:
             if blocks:
@@ -114,6 +116,16 @@ class ModelFacts:
         for key in begun:
             self.prefix.began(key)
         return found
+
+    def _owed_hits(self, plan: Plan) -> dict[Key, int]:
+        """Asked while the index is as the plan found it: nothing was taken yet."""
+        owed = {}
+        for row in plan.row_ids():
+            key = row[:3]
+            facts = self.requests.live.get(key)
+            if facts is not None and not self.scheduler.has_begun(key):
+                owed[key] = self.prefix.owes_hits(key, facts)
+        return owed
 
     def held(self, step: PlannedStep) -> None:
         plan, tables = step.plan, step.reservation.tables

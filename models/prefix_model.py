@@ -51,6 +51,17 @@ class PrefixModel:
         else:
             self._born[key] = self._resets
 
+    def owes_hits(self, key: Key, facts: ChoiceFacts) -> int:
+        """How many blocks a choice must find that begins its epoch now: as far as its content is owed, and something is left
+        to compute. One that may still have to be forked stops one short of its prompt's end."""
+        if not self._owes or not self._bases or key in self._forks:
+            return 0
+        request = facts.request
+        tokens = (*request.prompt, *facts.emitted)
+        length = len(tokens) - 1 - (request.sampling.n > 1 and not facts.emitted)
+        found = self.prompt_contents(request, tokens[: max(length, 0)])
+        return next((number for number, content in enumerate(found) if content not in self._bases), len(found))
+
     def forked(self, child: Key) -> None:
         self._forks.add(child)
         self._born[child] = self._born.get((child[0], 0, child[2]), -1)

@@ -264,6 +264,17 @@ def _two_fill_the_pool(block_size: int, num_full: int, num_tokens: int) -> tuple
     return (first, add("b", length, 2 * block_size + 2), *(STEP,) * (block_size + 1))
 
 
+def urgent_beside(block_size: int, num_blocks: int) -> Scenario:
+    """An urgent request comes to one that is not, and both grow beyond the pool: who came first goes."""
+    length = (num_blocks - 2) // 2 * block_size - 1
+    ops = (
+        *(add("low", length, 4 * block_size, priority=3), STEP),
+        *(add("hi", length, 4 * block_size, leaves_at=0, variant=1, priority=0), *(STEP,) * 3 * block_size, DRAIN),
+    )
+    world = spec(num_blocks, block_size, order="priority", max_num_seqs=3)
+    return Scenario(f"urgent beside {block_size=} {num_blocks=}", world, ops)
+
+
 # ---- choices -------------------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +285,14 @@ def forked(block_size: int, length: int, n: int, *, is_aborted: bool) -> Scenari
     world = spec((n + 2) * (length // block_size + 3), block_size, max_tokens_per_step=max(n + 1, 4 + length // 2))
     reaches = (Reach.FORK_PARTIAL, Reach.COPIED) if (length - 1) % block_size else ()
     return Scenario(f"forked {block_size=} {length=} {n=} {is_aborted=}", world, (*ops, DRAIN), reaches)
+
+
+def no_room_to_copy(block_size: int, num_blocks: int, n: int) -> Scenario:
+    """Choices share the last block of the pool, partly filled, and each wants to write on: all but the first make way."""
+    ops = (add("a", num_blocks * block_size, 1, n=n), DRAIN)
+    return Scenario(
+        f"no room to copy {block_size=} {num_blocks=} {n=}", spec(num_blocks, block_size), ops, (Reach.FORK_PARTIAL,)
+    )
 
 
 # ---- overlap and faults --------------------------------------------------------------------------------------------------

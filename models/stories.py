@@ -18,6 +18,7 @@ from models.scenarios import (
     forked,
     late,
     lost_chunk,
+    no_room_to_copy,
     nothing_free,
     overlapped,
     plain_path,
@@ -28,6 +29,7 @@ from models.scenarios import (
     reset_before_fork,
     same_prompt,
     trap,
+    urgent_beside,
     without_drains,
 )
 from models.scenarios_in_flight import (
@@ -109,12 +111,16 @@ def _preemptions(copies: int) -> Iterator[Scenario]:
             yield preempted(block_size, num_full, num_tokens, extra)
     for block_size, num_full in product((1, 2, 3, 4), range(3, 4 + 2 * copies)):
         yield aborted_waiting(block_size, num_full)
+    for block_size, num_blocks in product((2, 3), (8, 10)):
+        yield urgent_beside(block_size, num_blocks)
 
 
 def _choices(copies: int) -> Iterator[Scenario]:
     for block_size, extra, n in product((2, 3, 4), range(copies), (2, 3)):
         for is_aborted in (False, True):
             yield forked(block_size, block_size * (1 + extra % 3) + 2 + extra % (block_size - 1), n, is_aborted=is_aborted)
+    for block_size, num_blocks, n in product((2, 3), (2, 3), (2, 3)):
+        yield no_room_to_copy(block_size, num_blocks, n)
 
 
 def _overlap(copies: int) -> Iterator[Scenario]:

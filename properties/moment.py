@@ -80,6 +80,10 @@ class Facts(Protocol):
         """When the last holder let go of the block: a number that rises with every release; None if it is held."""
 
     @property
+    def owed_hits(self) -> Mapping[tuple[str, int, int], int]:
+        """For each row of the latest plan that begins its epoch, how many blocks a look-up had to find (KV-15)."""
+
+    @property
     def retried(self) -> Collection[tuple[str, int, int]]:
         """The rows of a plan that was lost, and for the first time, just before the latest plan was asked for."""
 

@@ -72,6 +72,7 @@ class Known:
     chains: Mapping[str, tuple[Content, ...]]
     choices: Mapping[Key, ChoiceFacts]
     outdated: frozenset[int] = frozenset()
+    owed_hits: Mapping[Key, int] = field(default_factory=lambda: {("b", 0, 1): 2})
     retried: tuple[Key, ...] = ()
     lost_twice: frozenset[Key] = frozenset()
     releases: Mapping[int, int] = field(default_factory=dict)

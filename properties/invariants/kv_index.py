@@ -167,6 +167,22 @@ def committed_content_stays_hittable(moment: Moment) -> Violation | None:
     return None
 
 
+def beginnings_take_what_can_be_found(moment: Moment) -> Violation | None:
+    """KV-15: a row that begins its epoch hits as much of its prefix as must be found, as far as something is left to compute.
+
+    Source: `lookup` in engine_under_test/adapters/base.py (what a request would find if it were admitted now).
+    """
+    assert moment.planned is not None
+    owed = moment.facts.owed_hits
+    if not owed:
+        return None
+    plan = moment.planned.plan
+    for row, hits in zip(rows_of(plan), plan.hit_blocks, strict=True):
+        if len(hits) < (most := owed.get(row[:3], 0)):
+            return violation("KV-15", row_named(row), f"begins with a hit of {len(hits)} blocks", f"{most}, as can be found")
+    return None
+
+
 def parents_of_entries_stay(moment: Moment) -> Violation | None:
     """KV-15: no entry is unreachable because its parent is gone.
 
@@ -235,5 +251,12 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
     predicate("KV-8", hits_stay_in_their_namespace, Happening.PLANNED, needs=("planned",), is_observable=_caches),
     predicate("KV-13", hits_leave_something_to_compute, Happening.PLANNED, needs=("planned",), is_observable=_caches),
     predicate("KV-15", committed_content_stays_hittable, is_observable=_caches),
+    predicate(
+        "KV-15",
+        beginnings_take_what_can_be_found,
+        Happening.PLANNED,
+        needs=("planned",),
+        is_observable=lambda caps: caps.has_prefix_cache and caps.has_lookup and not caps.evicts_on_demand,
+    ),
     predicate("KV-15", parents_of_entries_stay, reads=("cached",), is_observable=_caches),
 )

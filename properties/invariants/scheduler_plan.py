@@ -193,32 +193,41 @@ def nobody_is_overtaken_too_often(moment: Moment) -> Violation | None:
 
 
 def victims_are_allowed(moment: Moment) -> Violation | None:
-    """SC-9: who is preempted is in the declared set.
+    """SC-9: who is preempted is in the declared set: never the first in order, nor anybody before one who was kept.
 
-    In priority order an aged choice goes first and its age is not observable: there only the set NONE is judged.
+    In priority order one who came of age goes before the others, and is left out of the comparison.
     Source: Kwon et al., SOSP 2023, section 4.5; lmdeploy pull 4127 (preemption in the wrong order).
     """
     victims = _victims(moment)
     if not victims:
         return None
-    victim_set = moment.caps.victims
-    if victim_set is VictimSet.NONE:
+    caps = moment.caps
+    if caps.victims is VictimSet.NONE:
         return violation("SC-9", row_named(victims[0].row_id), "preempted", "nobody: this target declares no preemption")
-    if moment.caps.order is not DeclaredOrder.FIRST_COME:
+    if caps.order is DeclaredOrder.UNDECLARED:
         return None
-    order = {key: number for number, key in enumerate(moment.facts.live())}
-    names = {_key(s) for s in victims}
-    live = [s for s in moment.before.running if _key(s) in order]
-    kept = [s for s in live if _key(s) not in names and reading(moment.after).row(s.row_id) is not None]
-    first = min(victims, key=lambda s: order.get(_key(s), 0))
-    wronged = [s for s in kept if order[_key(s)] > order.get(_key(first), 0)]
-    if victim_set is VictimSet.ANY_BUT_FIRST:
-        wronged = wronged if len(wronged) == len(kept) else []
-    if wronged:
-        last = max(wronged, key=lambda s: order[_key(s)])
-        found = f"preempted, {row_named(last.row_id)} came later and was kept"
-        return violation("SC-9", row_named(first.row_id), found, f"victims as declared: {victim_set.value}")
-    return None
+    return _victims_out_of_order(moment, victims)
+
+
+def _victims_out_of_order(moment: Moment, victims: list[SequenceSnapshot]) -> Violation | None:
+    caps, live = moment.caps, moment.facts.live()
+    by_priority = caps.order is DeclaredOrder.PRIORITY
+    aged = moment.facts.came_of_age() if by_priority else ()
+    rank = {key: (facts.request.priority * by_priority, number) for number, (key, facts) in enumerate(live.items())}
+    now, gone = reading(moment.after), {_key(s) for s in victims}
+    kept = [s for s in moment.before.running if _key(s) in rank and _key(s) not in gone and now.row(s.row_id) is not None]
+    first = min(victims, key=lambda s: rank.get(_key(s), (0, 0)))
+    expected = f"victims as declared: {caps.victims.value}"
+    if not kept:
+        return violation("SC-9", row_named(first.row_id), "preempted with everybody else who runs", expected)
+    wronged = [s for s in kept if rank[_key(s)] > rank.get(_key(first), (0, 0))]
+    if caps.victims is VictimSet.ANY_BUT_FIRST and len(wronged) < len(kept):
+        return None
+    last = max((s for s in wronged if _key(s) not in aged), key=lambda s: rank[_key(s)], default=None)
+    if last is None:
+        return None
+    word = "is behind it in order" if by_priority else "came later"
+    return violation("SC-9", row_named(first.row_id), f"preempted, {row_named(last.row_id)} {word} and was kept", expected)
 
 
 def victims_keep_their_tokens(moment: Moment) -> Violation | None:

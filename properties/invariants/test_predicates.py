@@ -11,6 +11,7 @@ import pytest
 from engine_under_test.types import (
     Adapter,
     Caps,
+    DeclaredOrder,
     Event,
     EventKind,
     FinishReason,
@@ -303,6 +304,18 @@ BAD = (
         ("facts", "choices"),
         lambda choices: {key: choices[key] for key in (("c", 1, 1), ("a", 0, 1), ("c", 0, 1), ("b", 0, 1))},
     ),
+    Bad("victims_are_allowed", "nobody was kept", "preempting", (*_AFTER, "running"), ()),
+    Bad(
+        "victims_are_allowed",
+        "a is less urgent and was kept",
+        "preempting",
+        (),
+        lambda moment: changed(
+            changed(moment, ("caps", "order"), DeclaredOrder.PRIORITY),
+            ("facts", "choices", ("a", 0, 1), "request", "priority"),
+            1,
+        ),
+    ),
     Bad("victims_keep_their_tokens", "a token is lost", "preempting", ("before", "running", 2, "visible_len"), 9),
     Bad("victims_keep_their_tokens", "it keeps a block", "preempting", (*_AFTER, "waiting", 0, "table"), (4,)),
     Bad("preemptions_lead_somewhere", "once more than stated", "preempting", ("facts", "in_a_row"), {("c", 1, 1): 3}),
@@ -316,6 +329,7 @@ BAD = (
         lambda _none: (GOOD["planned"].planned,),
     ),
     Bad("the_declared_order_is_kept", "the more urgent one waits on", "by priority", ("facts", "aged"), frozenset()),
+    Bad("beginnings_take_what_can_be_found", "b finds one block", "planned", (*_PLAN, "hit_blocks", 3), (12,)),
     Bad(
         "a_lost_plan_is_tried_again_by_half",
         "all of it is",
