@@ -40,6 +40,7 @@ class PrefixModel:
         self._resets = 0
         self._born: dict[Key, int] = {}
         self._forks: set[Key] = set()  # forked, not yet planned
+        self._inherits: set[Key] = set()  # forked in their present epoch: they begin with their parent's blocks
         self.outdated: set[int] = set()  # blocks with content of a choice that began before the last reset
 
     # -- what happens ------------------------------------------------------------------------------------------
@@ -54,7 +55,7 @@ class PrefixModel:
     def owes_hits(self, key: Key, facts: ChoiceFacts) -> int:
         """How many blocks a choice must find that begins its epoch now: as far as its content is owed, and something is left
         to compute. One that may still have to be forked stops one short of its prompt's end."""
-        if not self._owes or not self._bases or key in self._forks:
+        if not self._owes or not self._bases or key in self._inherits:
             return 0
         request = facts.request
         tokens = (*request.prompt, *facts.emitted)
@@ -64,6 +65,7 @@ class PrefixModel:
 
     def forked(self, child: Key) -> None:
         self._forks.add(child)
+        self._inherits.add(child)
         self._born[child] = self._born.get((child[0], 0, child[2]), -1)
 
     def committed(self, key: Key, facts: ChoiceFacts, table: tuple[int, ...], start: int, end: int) -> None:
@@ -113,14 +115,17 @@ class PrefixModel:
         self.outdated.clear()
         self._born.clear()
         self._forks.clear()
+        self._inherits.clear()
 
     def suspended(self, key: Key) -> None:
         self._forks.discard(key)
+        self._inherits.discard(key)
 
     def ended(self, key: Key) -> None:
         self._chains.pop(key, None)
         self._born.pop(key, None)
         self._forks.discard(key)
+        self._inherits.discard(key)
 
     # -- what is known -----------------------------------------------------------------------------------------
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 
-from engine_under_test.types import Admission, Caps, FinishReason, Output, RefusalReason, Request, RowId
+from engine_under_test.types import Admission, Caps, FinishReason, Media, Output, RefusalReason, Request, RowId
 from models.allocator_model import Key
 from properties.moment import ChoiceFacts
 from properties.verdict import Violation
 
 _ENDED_KEPT = 4096
+_MOST = 2**32 - 1  # choices and positions are words of a noise address
 _BY_TARGET = frozenset({FinishReason.DEADLINE, FinishReason.ERROR})
 
 
@@ -71,7 +72,7 @@ class RequestModel:
             RefusalReason.TOO_LONG: slots > caps.num_blocks * caps.block_size,
             RefusalReason.DUPLICATE_ID: bool(self._live_keys.get(request.request_id)),
             RefusalReason.OUT_OF_RANGE: _is_out_of_range(request) or (sampling.n > 1 and not caps.has_choices),
-            RefusalReason.TOKEN_OUT_OF_VOCABULARY: any(not 0 <= t < caps.vocab_size for t in request.prompt),
+            RefusalReason.TOKEN_OUT_OF_VOCABULARY: any(not _is_int(t, 0, caps.vocab_size - 1) for t in request.prompt),
             RefusalReason.UNKNOWN_ADAPTER: request.adapter is not None and request.adapter not in self._adapters,
             RefusalReason.DEADLINE_PASSED: late and caps.has_deadlines,
         }
@@ -85,7 +86,7 @@ class RequestModel:
             may.add(RefusalReason.TOO_LONG)  # without chunking
         if request.sampling.n > caps.max_num_seqs:
             may.add(RefusalReason.OUT_OF_RANGE)  # where choices can only run together
-        if any(not 0 <= token < caps.vocab_size for token in request.sampling.stop_token_ids):
+        if any(not _is_int(token, 0, caps.vocab_size - 1) for token in request.sampling.stop_token_ids):
             may |= {RefusalReason.TOKEN_OUT_OF_VOCABULARY, RefusalReason.OUT_OF_RANGE}
         if request.deadline_s is not None and not caps.has_deadlines:
             may |= {RefusalReason.DEADLINE_PASSED, RefusalReason.OUT_OF_RANGE}
@@ -215,18 +216,39 @@ class RequestModel:
 
 
 def _is_out_of_range(request: Request) -> bool:
+    """A parameter that is not of its type, or outside what engine_under_test/types.py says of it. True and False are no
+    integers, whatever Python says."""
     sampling = request.sampling
-    numbers = [sampling.temperature, request.arrival_s]
-    if request.deadline_s is not None:
-        numbers.append(request.deadline_s)
-    length = len(request.prompt)
-    return (
-        any(math.isnan(number) for number in numbers)
-        or math.isinf(sampling.temperature)
-        or sampling.temperature < 0
-        or sampling.max_tokens < 1
-        or not 0 <= sampling.min_tokens <= sampling.max_tokens
-        or sampling.n < 1
-        or not 0 <= sampling.seed < 2**64
-        or any(item.start < 0 or item.length < 1 or item.start + item.length > length for item in request.media)
+    deadline_s = request.deadline_s
+    return not (
+        _is_int(sampling.max_tokens, 1, _MOST)
+        and _is_int(sampling.min_tokens, 0, sampling.max_tokens)
+        and _is_finite(sampling.temperature)
+        and sampling.temperature >= 0
+        and _is_int(sampling.n, 1, _MOST)
+        and _is_int(sampling.seed, 0, 2**64 - 1)
+        and _is_int(request.priority, -(2**31), 2**31 - 1)
+        and _is_finite(request.arrival_s)
+        and (deadline_s is None or _is_finite(deadline_s))
+        and _are_placed(request.media, len(request.prompt))
     )
+
+
+def _are_placed(media: tuple[Media, ...], length: int) -> bool:
+    """Each item inside the prompt, none over another: a placeholder stands for one item."""
+    if not all(_is_int(item.start, 0, length) and _is_int(item.length, 1, length) for item in media):
+        return False
+    end = 0
+    for item in sorted(media, key=lambda item: item.start):
+        if item.start < end:
+            return False
+        end = item.start + item.length
+    return end <= length
+
+
+def _is_int(value: object, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)

@@ -7,6 +7,7 @@ is counted, not believed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,6 +105,23 @@ def reloaded_adapter(block_size: int, length: int) -> Scenario:
     ]
     world = spec(6 * (length // block_size + 2), block_size, adapters=[["x", 1], ["x", 2]])
     return Scenario(f"adapter reloaded {block_size=} {length=}", world, (*ops, DRAIN), (Reach.ADAPTER_RELOADED,))
+
+
+def odd_requests() -> Scenario:
+    """What no engine can serve, each wrong in one thing: infinite, of another type, or laid over each other."""
+    good = Request("odd", (0, 1, 2, 3), SamplingParams(max_tokens=2))
+    infinite = [replace(good, deadline_s=math.inf), replace(good, deadline_s=math.nan), replace(good, arrival_s=math.inf)]
+    beyond = [replace(good, priority=2**31 + 1), replace(good, priority=-(2**31) - 1), replace(good, prompt=(0, True))]
+    typed: list[dict[str, Any]] = [{"max_tokens": 2.0}, {"min_tokens": True}, {"n": True}, {"seed": 0.5}, {"temperature": True}]
+    media = [(Media("m", 0, 2), Media("m", 1, 1)), (Media("m", 1, 1), Media("m", 0, 4)), (Media("m", 3, 2),)]
+    wrong = [
+        *(*infinite, *beyond),
+        *(replace(good, sampling=replace(good.sampling, **fields)) for fields in typed),
+        *(replace(good, media=items) for items in media),
+    ]
+    right = replace(good, media=(Media("m", 2, 2), Media("m", 0, 2)), priority=2**31 - 1, deadline_s=1e300)
+    ops = tuple(Op(OpKind.ADD, request=request) for request in (*wrong, right))
+    return Scenario("odd requests", spec(12, 2), (*ops, STEP, DRAIN), (Reach.REFUSED_OTHERWISE,))
 
 
 # ---- the prefix cache ----------------------------------------------------------------------------------------------------
@@ -334,6 +352,26 @@ def late(block_size: int, variant: int) -> Scenario:
         *(Op(OpKind.ADVANCE, seconds=3.0 + variant), STEP, add("d", 3, 2), DRAIN),
     )
     return Scenario(f"late {block_size=} {variant=}", spec(12, block_size, max_tokens_per_step=4), ops, (Reach.DEADLINE,))
+
+
+def late_together(number: int) -> Scenario:
+    """Many requests share one deadline: all of them end when it has passed."""
+    adds = (add(f"r{each}", 3, 6, deadline_s=1.0) for each in range(number))
+    ops = (*adds, STEP, Op(OpKind.ADVANCE, seconds=2.0), *(PLAN, land()) * 2, *(STEP,) * 3, DRAIN)
+    return Scenario(f"late together {number=}", spec(3 * number, 2, max_num_seqs=number), ops, (Reach.DEADLINE,))
+
+
+def other_media(block_size: int, hasher: str = "blake2b") -> Scenario:
+    """The same tokens with another item, or with another second one in the same block: no hit."""
+    one, other, third = (Media(digest, 0, block_size - 1) for digest in ("cat", "dog", "cow"))
+    behind, beside = (Media(digest, block_size - 1, 1) for digest in ("cat", "dog"))
+    kinds = ((one,), (other,), (third, behind), (third, beside), (other, behind), ())
+    ops = [
+        op
+        for number, media in enumerate((*kinds, *kinds))
+        for op in (add(f"r{number}", 2 * block_size + 1, 2, media=media), *(STEP,) * 3)
+    ]
+    return Scenario(f"other media {block_size=} {hasher=}", spec(80, block_size, hasher=hasher), (*ops, DRAIN))
 
 
 def plain_path(block_size: int, switch: str) -> Scenario:

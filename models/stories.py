@@ -17,9 +17,12 @@ from models.scenarios import (
     duplicates,
     forked,
     late,
+    late_together,
     lost_chunk,
     no_room_to_copy,
     nothing_free,
+    odd_requests,
+    other_media,
     overlapped,
     plain_path,
     preempted,
@@ -69,6 +72,7 @@ def _in_flight(copies: int) -> Iterator[Scenario]:
 def _door(copies: int) -> Iterator[Scenario]:
     for block_size, budget, variant in product((1, 2, 3, 4, 5, 8), (4, 7, 10), range(copies // 2 + 1)):
         yield door(block_size, budget, variant)
+    yield odd_requests()
 
 
 def _prompts(copies: int) -> Iterator[Scenario]:
@@ -81,6 +85,7 @@ def _cache(copies: int) -> Iterator[Scenario]:
     for block_size, extra in product((2, 3, 4), range(1, copies + 1)):
         for inside in (1, block_size - 1):
             yield diverging(block_size, 2 * block_size + inside, extra)
+        yield other_media(block_size)
     for block_size, num_full in product((1, 2, 3, 4, 5), range(1, copies + 2)):
         yield duplicates(block_size, num_full)
         yield nothing_free(block_size + 1, num_full + 1, 1)
@@ -130,6 +135,8 @@ def _overlap(copies: int) -> Iterator[Scenario]:
         yield lost_chunk(block_size, num_blocks)
     for block_size, variant in product((1, 2, 4), range(2 * copies)):
         yield late(block_size, variant)
+    for number in (3, 8):
+        yield late_together(number)
     for block_size, switch in product((1, 3), ("prefix_cache", "batching", "chunking")):
         yield plain_path(block_size, switch)
 
@@ -154,6 +161,7 @@ def odd_hash_stories(hasher: str, copies: int) -> Iterator[Scenario]:
         yield duplicates(block_size, 1 + extra % 3, hasher)
         yield trap(block_size + 1, 1 + extra % 3, 2, hasher)
         yield preempted(block_size, 2 + extra % 3, 3 * block_size, 0, hasher)
+        yield other_media(block_size + 1, hasher)
 
 
 def refusal_bases(copies: int) -> Iterator[Scenario]:

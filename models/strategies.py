@@ -76,13 +76,18 @@ def sampling_params(caps: Caps, allowed: Traits) -> st.SearchStrategy[SamplingPa
 
 
 def media_items(prompt_len: int) -> st.SearchStrategy[tuple[Media, ...]]:
-    """None or one item, anywhere in the prompt: within a block or across several."""
+    """None, one or two items, anywhere in the prompt: within a block or across several, two of them in one block."""
+    digest = st.sampled_from(["m0", "m1"])
 
-    def build(digest: str, start: int, length: int) -> tuple[Media, ...]:
+    def build(first: str, start: int, length: int, second: str | None, gap: int) -> tuple[Media, ...]:
         begin = start % prompt_len
-        return (Media(digest, begin, min(length, prompt_len - begin)),)
+        end = min(begin + length, prompt_len)
+        item = Media(first, begin, end - begin)
+        if second is None or end + gap >= prompt_len:
+            return (item,)
+        return item, Media(second, end + gap, min(length, prompt_len - end - gap))
 
-    return st.just(()) | st.builds(build, st.sampled_from(["m0", "m1"]), st.integers(0, 8), st.integers(1, 6))
+    return st.just(()) | st.builds(build, digest, st.integers(0, 8), st.integers(1, 6), st.none() | digest, st.integers(0, 1))
 
 
 @st.composite
@@ -132,7 +137,26 @@ def refused_requests(caps: Caps, request_id: str) -> st.SearchStrategy[Request]:
         SamplingParams(max_tokens=1, n=0),
         SamplingParams(max_tokens=1, n=-2),
     )
+    pair = replace(plain, prompt=plain.prompt[:1] * min(2, pool))
+    wrong_type: list[dict[str, Any]] = [
+        {name: value} for name in ("max_tokens", "min_tokens", "n", "seed") for value in (1.0, True)
+    ]
+    media = (  # over each other, the second within the first, or beyond the prompt
+        (Media("m0", 0, 2), Media("m1", 1, 1)),
+        (Media("m0", 0, 1), Media("m1", 0, 1)),
+        (Media("m0", 1, 2),),
+        (Media("m0", 0, 0),),
+    )
+    odd: tuple[dict[str, Any], ...] = (
+        *({"deadline_s": late} for late in (float("inf"), float("nan"), float("-inf"))),
+        *({"arrival_s": when} for when in (float("inf"), float("nan"))),
+        *({"priority": priority} for priority in (2**31 + 1, -(2**31) - 1, 0.5, True)),
+        *({"prompt": prompt} for prompt in ((0, True), (False,), (0.0,))),
+        *({"sampling": replace(plain.sampling, **fields)} for fields in wrong_type),
+    )
     bad = [
+        *(replace(plain, **fields) for fields in odd),
+        *(replace(pair, media=items) for items in media),
         replace(plain, prompt=()),
         replace(plain, prompt=prompt(pool + 1, caps.vocab_size)),
         replace(plain, prompt=prompt(pool, caps.vocab_size), sampling=SamplingParams(max_tokens=2)),

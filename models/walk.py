@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import nan
+from math import inf, nan
 from random import Random
 from typing import Any
 
@@ -228,7 +228,10 @@ class _Walk:
         if rng.random() < shape.media_share:
             start = rng.randrange(len(prompt))
             length = rng.randint(1, len(prompt) - start)
-            request = replace(request, media=(Media(rng.choice(("cat", "dog")), start, length),))
+            media = [Media(rng.choice(("cat", "dog")), start, length)]
+            if (end := start + length) < len(prompt):
+                media.append(Media(rng.choice(("cat", "dog")), end, rng.randint(1, len(prompt) - end)))
+            request = replace(request, media=tuple(media))
         if rng.random() < shape.deadline_share:
             request = replace(request, deadline_s=self.now + rng.randint(1, 3))
         budget = shape.config.max_tokens_per_step
@@ -281,5 +284,11 @@ class _Walk:
                 replace(good, sampling=SamplingParams(n=0)),
                 replace(good, sampling=SamplingParams(max_tokens=1, min_tokens=2)),
                 replace(good, adapter=Adapter("nobody", 1)),
+                replace(good, deadline_s=inf),
+                replace(good, arrival_s=nan),
+                replace(good, priority=-(2**31) - 1),
+                replace(good, prompt=(0, True)),
+                replace(good, sampling=SamplingParams(max_tokens=True)),
+                replace(good, media=(Media("cat", 0, 2), Media("dog", 1, 1))),
             )
         )

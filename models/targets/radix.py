@@ -24,6 +24,7 @@ from engine_under_test.types import (
     Admission,
     Caps,
     FinishReason,
+    Media,
     Output,
     Plan,
     PlannedStep,
@@ -128,7 +129,7 @@ class RadixTarget:
             ),
             ((message := _out_of_range(request)) != "", RefusalReason.OUT_OF_RANGE, message),
             (
-                any(not 0 <= token < vocab_size for token in tokens),
+                any(type(token) is not int or not 0 <= token < vocab_size for token in tokens),
                 RefusalReason.TOKEN_OUT_OF_VOCABULARY,
                 f"tokens are 0 .. {vocab_size - 1}, found {min(tokens, default=0)} .. {max(tokens, default=0)}; send those",
             ),
@@ -330,18 +331,30 @@ class RadixTarget:
         )
 
 
+def _is_placed(item: Media, end: int, length: int) -> bool:
+    """Inside the prompt and behind the item before it."""
+    return item.length >= 1 and end <= item.start <= length - item.length
+
+
 def _out_of_range(request: Request) -> str:
     """The first parameter outside its range, as a message; empty if there is none."""
-    sampling = request.sampling
+    sampling, length = request.sampling, len(request.prompt)
+    media = sorted(request.media, key=lambda item: item.start)
+    placed = zip(media, (0, *(item.start + item.length for item in media)), strict=False)
+    counts = (sampling.max_tokens, sampling.min_tokens, sampling.seed, sampling.n, request.priority)
+    integers = (*counts, *(place for item in media for place in (item.start, item.length)))
     rules = (
         ("max_tokens", sampling.max_tokens, "at least 1", sampling.max_tokens >= 1),
         ("min_tokens", sampling.min_tokens, "0 .. max_tokens", 0 <= sampling.min_tokens <= sampling.max_tokens),
         ("temperature", sampling.temperature, "finite and >= 0", 0 <= sampling.temperature < math.inf),
         ("seed", sampling.seed, "0 .. 2**64 - 1", 0 <= sampling.seed < 2**64),
         ("n", sampling.n, "1 here", sampling.n == 1),
-        *(
-            ("media", item, "inside the prompt", item.length >= 1 and 0 <= item.start <= len(request.prompt) - item.length)
-            for item in request.media
-        ),
+        ("priority", request.priority, "an integer of 32 bits", -(2**31) <= request.priority < 2**31),
+        ("arrival_s", request.arrival_s, "finite", math.isfinite(request.arrival_s)),
+        ("deadline_s", request.deadline_s, "finite", math.isfinite(request.deadline_s or 0.0)),
+        *(("media", item, f"inside the prompt, from {end} on", _is_placed(item, end, length)) for item, end in placed),
     )
+    wrong = next((value for value in integers if type(value) is not int), None)
+    if wrong is not None:
+        return f"an integer is asked for, found {wrong!r}; change it"
     return next((f"{name} is {rule}, found {value}; change it" for name, value, rule, holds in rules if not holds), "")
