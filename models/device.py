@@ -26,7 +26,7 @@ _POISON = np.uint64(POISON)
 class Flight:
     """A launched plan on its way: first queued, then executed, then handed in (or lost)."""
 
-    __slots__ = ("execution", "is_handed", "plan_id", "step", "tracks", "uses", "writes")
+    __slots__ = ("execution", "is_dropped", "is_handed", "plan_id", "step", "tracks", "uses", "writes")
 
     def __init__(self, step: PlannedStep, tracks: list[Track]) -> None:
         self.step = step
@@ -34,6 +34,7 @@ class Flight:
         self.tracks = tracks
         self.execution: Execution | None = None
         self.is_handed = False
+        self.is_dropped = False  # it will never run
         reservation = step.reservation
         self.uses: frozenset[int] = frozenset(chain.from_iterable(reservation.tables)).union(
             *(copy[:2] for copy in reservation.copies)
@@ -87,14 +88,23 @@ class Device:
             flight = self._stream.popleft()
             flight.execution = self._run(flight)
 
+    def drop(self, flights: Iterable[Flight]) -> None:
+        """These never run: the device lost them, and with them every fill, copy and write of theirs."""
+        for flight in flights:
+            if flight.execution is None:
+                self._stream.remove(flight)
+                flight.is_dropped = True
+
     def execute_all(self) -> None:
         if self._stream:
             self.execute(self._stream[-1])
 
-    def restart(self) -> None:
-        """A fresh store: nothing on the stream, poison everywhere."""
+    def restart(self, keeps_content: bool = False) -> None:
+        """Nothing on the stream; poison everywhere, or what was there before."""
         self._stream.clear()
-        self._runner = self._new_runner()
+        before, self._runner = self._runner, self._new_runner()
+        if keeps_content:
+            np.copyto(self._runner.store, before.store)
         self._shadow = self._runner.store.copy()
 
     def _run(self, flight: Flight) -> Execution:

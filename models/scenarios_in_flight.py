@@ -100,6 +100,29 @@ def lost_copy(block_size: int, n: int) -> Scenario:
     return Scenario(f"lost-copy-{block_size}-{n}", spec(12, block_size), ops, (Reach.ABANDONED,))
 
 
+def never_run(block_size: int, depth: int) -> Scenario:
+    """Plans are lost before the device began them: nothing of theirs was filled, also where they do not write themselves."""
+    ended = (add(f"a{number}", block_size - 1, leaves_at=0, variant=number) for number in range(4))
+    later = (add(f"c{number}", 1, 2, leaves_at=0, variant=number) for number in range(3))
+    ops = (
+        *(*ended, *(STEP,) * 3, add("b", 1, 2), *(PLAN,) * (depth + 1), Op(OpKind.ABANDON, on=True)),
+        *(*later, *(STEP,) * 4, DRAIN),
+    )
+    world = spec(9, block_size, max_plans_in_flight=depth + 1)
+    return Scenario(f"never-run-{block_size}-{depth}", world, ops, (Reach.ABANDONED,))
+
+
+def restarted_as_it_was(block_size: int) -> Scenario:
+    """A restart leaves in memory what was there: who begins again reads none of it."""
+    length = 3 * block_size + 1
+    again = Op(OpKind.RESTART, on=True)
+    ops = (
+        *(add("a", length, 6), add("b", length, 6, leaves_at=0, variant=1), *(STEP,) * 3, again, *(STEP,) * 3),
+        *(add("c", length, 2), PLAN, again, DRAIN),
+    )
+    return Scenario(f"restarted-as-it-was-{block_size}", spec(12, block_size), ops, (Reach.RESTARTED,))
+
+
 def undone_from_quarantine(block_size: int) -> Scenario:
     """A plan that would hit blocks in quarantine is undone: they are in quarantine as before."""
     length = 2 * block_size + 1

@@ -42,7 +42,9 @@ from models.scenarios_in_flight import (
     lost_copy,
     lost_in_between,
     lost_once_and_on,
+    never_run,
     orphaned_child,
+    restarted_as_it_was,
     undone_from_quarantine,
 )
 
@@ -65,6 +67,9 @@ def _in_flight(copies: int) -> Iterator[Scenario]:
         yield lost_once_and_on(number)
         yield lost_copy(number + 1, number)
         yield undone_from_quarantine(number)
+        yield restarted_as_it_was(number)
+    for block_size, depth in product((3, 4, 5), range(min(copies, 3))):
+        yield never_run(block_size, depth)
     for max_tokens in range(5, 6 + copies):
         yield lost_in_between(max_tokens)
 

@@ -184,7 +184,7 @@ class _Walk:
             case "abandon":
                 plans = rng.randint(1, self.depth + 1)
                 yield from [_PLAN] * plans
-                yield Op(OpKind.ABANDON, k=rng.randrange(plans))
+                yield Op(OpKind.ABANDON, k=rng.randrange(plans), on=self.number % 2 == 1)
             case "rollback":
                 yield Op(OpKind.ROLLBACK)
             case "reset":

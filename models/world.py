@@ -100,10 +100,10 @@ class World:
             OpKind.ADVANCE: self._advance,
             OpKind.ROLLBACK: lambda _op: self._rollback(),
             OpKind.REFUSE_BLOCK: lambda op: self._refuse(op.k),
-            OpKind.ABANDON: lambda op: self._abandon(op.k),
+            OpKind.ABANDON: lambda op: self._abandon(op.k, never_runs=op.on),
             OpKind.LAND_AGAIN: lambda op: self._land_again(op.k),
             OpKind.RESET_CACHE: lambda _op: self._reset(),
-            OpKind.RESTART: lambda _op: self._restart(),
+            OpKind.RESTART: lambda op: self._restart(keeps_content=op.on),
             OpKind.DRAIN: lambda _op: self._drain(),
         }
 
@@ -347,7 +347,7 @@ class World:
         self._judge(Happening.ROLLED_BACK, before, after, events, wrong, planned=step)
         return did or step is not None
 
-    def _abandon(self, k: int) -> bool:
+    def _abandon(self, k: int, never_runs: bool) -> bool:
         if not self.caps.has_transaction or not 0 <= k < len(self._flights):
             return False
         before = self._snapshot
@@ -358,8 +358,10 @@ class World:
         if not told:
             wrong = Violation("KV-12", "atomic", f"abandon of plan {lost[0].plan_id}", "False", "True: the plan is in flight")
         del self._flights[k:]
-        self._past.extend(lost)
-        self._lost += [flight for flight in lost if flight.execution is None]
+        if never_runs:
+            self._device.drop(lost)
+        self._past.extend(flight for flight in lost if not flight.is_dropped)
+        self._lost += [flight for flight in lost if flight.execution is None and not flight.is_dropped]
         self._had_fault()
         self.facts.abandoned([f.step.plan for f in lost], [f.step.plan for f in self._flights], after)
         wrong = self._learn(events, before, after) or wrong
@@ -425,7 +427,7 @@ class World:
         self._judge(Happening.RESET, before, after, events, wrong)
         return True
 
-    def _restart(self) -> bool:
+    def _restart(self, keeps_content: bool) -> bool:
         if not self.caps.has_restart:
             return False
         self._device.execute_all()
@@ -436,7 +438,7 @@ class World:
         self._set_unsettled({})
         after, events = self._observe()
         self.facts.restarted(after)
-        self._device.restart()
+        self._device.restart(keeps_content)
         wrong = self._learn(events, before, after)
         self._judge(Happening.RESTARTED, before, after, events, wrong)
         return True
@@ -574,7 +576,7 @@ class World:
         if not self.caps.has_fences:
             return None
         for flight in left:
-            if flight.execution is None or self._is_held:
+            if (flight.execution is None and not flight.is_dropped) or self._is_held:
                 why = "its fence is held" if flight.execution is not None else "its work has not run"
                 return Violation("KV-10", "lifetime", f"plan {flight.plan_id}", "settled", f"not settled: {why}")
         return None

@@ -29,10 +29,10 @@ class OpKind(StrEnum):
     ADVANCE = "advance"  # seconds
     ROLLBACK = "rollback"  # reserve the next plan and roll it back
     REFUSE_BLOCK = "refuse_block"  # k: the k-th block taken from now on is refused, once
-    ABANDON = "abandon"  # k: the k-th plan in flight is lost, and every later one
+    ABANDON = "abandon"  # k: the k-th plan in flight is lost, and every later one; on: whatever did not run yet never will
     LAND_AGAIN = "land_again"  # k: a result that was handed in or abandoned before (0 = latest) is handed in (again)
     RESET_CACHE = "reset_cache"
-    RESTART = "restart"
+    RESTART = "restart"  # on: the memory keeps its content
     DRAIN = "drain"  # faults healed, everything runs to its end: liveness and quiescence are checked
 
 

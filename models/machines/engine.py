@@ -38,7 +38,8 @@ class EngineMachine(PortableMachine):
         if caps.has_transaction and is_busy:
             found += [Op(OpKind.ROLLBACK)] * 2 if self.has_room() and self.live() else []
             found += [Op(OpKind.REFUSE_BLOCK, k=k) for k in (1, 2, 4)] if self.live() else []
-            found += [Op(OpKind.ABANDON, k=k) for k in range(len(world.snapshot.plans))] * 3
+            lost = range(len(world.snapshot.plans))
+            found += [Op(OpKind.ABANDON, k=k, on=on) for k in lost for on in (False, True)] * 2
         if world.has_landed:
             found += [Op(OpKind.LAND_AGAIN, k=k) for k in (0, 1)]
         if caps.has_reset:
