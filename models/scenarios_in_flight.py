@@ -141,3 +141,29 @@ def long_prompt_beside(block_size: int, budget: int) -> Scenario:
     ops = (add("a", running, 60 * block_size), STEP, add("b", whole, 2, leaves_at=0, variant=1), DRAIN)
     world = spec(num_blocks, block_size, max_tokens_per_step=budget, prefix_cache=False)
     return Scenario(f"long-prompt-beside-{block_size}-{budget}", world, ops)
+
+
+def coming_home(extra: int) -> Scenario:
+    """Blocks of an aborted request are on their way home: enough for who runs, so that nobody is preempted."""
+    ops = (
+        add("a", 1, 5),
+        add("b", 1, 5, leaves_at=0, variant=1),
+        add("c", 2 + extra, 4, leaves_at=0, variant=2),
+        PLAN,
+        land(),
+        PLAN,
+        abort("c"),
+        PLAN,
+        land(),
+        POLL,
+        DRAIN,
+    )
+    return Scenario(f"coming-home-{extra}", spec(7 + extra, 1, max_plans_in_flight=2, max_num_seqs=3), ops)
+
+
+def of_age_within_a_plan(num_urgent: int) -> Scenario:
+    """One plan has room for everybody: the patient one, overtaken once, goes before the next urgent one."""
+    urgent = tuple(add(f"u{number}", 3, 1, leaves_at=0, variant=number) for number in range(1, num_urgent + 1))
+    ops = (add("patient", 3, 2, priority=3), *urgent, STEP, DRAIN)
+    world = spec(32, 2, max_num_seqs=num_urgent, order="priority", max_overtakes=1)
+    return Scenario(f"of-age-within-a-plan-{num_urgent}", world, ops)

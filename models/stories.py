@@ -36,6 +36,7 @@ from models.scenarios import (
     without_drains,
 )
 from models.scenarios_in_flight import (
+    coming_home,
     early_return,
     long_prompt_beside,
     lost,
@@ -43,6 +44,7 @@ from models.scenarios_in_flight import (
     lost_in_between,
     lost_once_and_on,
     never_run,
+    of_age_within_a_plan,
     orphaned_child,
     restarted_as_it_was,
     undone_from_quarantine,
@@ -61,6 +63,8 @@ def _in_flight(copies: int) -> Iterator[Scenario]:
         yield early_return(num_blocks, max_tokens)
     for block_size in (2, 3):
         yield long_prompt_beside(block_size, 24 * block_size)
+        yield coming_home(block_size)
+        yield of_age_within_a_plan(block_size + 1)
     for block_size, times, depth in product((1, 2), (1, 2, 3), range(min(copies, 3))):
         yield lost(block_size, times, depth)
     for number in (2, 3):
