@@ -38,6 +38,7 @@ BAD = {
     "max_tokens as a bool": (_sampling(max_tokens=True), RefusalReason.OUT_OF_RANGE),
     "an unknown adapter": (replace(GOOD, adapter=Adapter("de", 1)), RefusalReason.UNKNOWN_ADAPTER),
     "an unknown version of a known adapter": (replace(GOOD, adapter=Adapter("fr", 2)), RefusalReason.UNKNOWN_ADAPTER),
+    "a priority beyond 32 bits": (replace(GOOD, priority=2**31), RefusalReason.OUT_OF_RANGE),
     "a deadline in the past": (replace(GOOD, deadline_s=-1.0), RefusalReason.DEADLINE_PASSED),
     "a deadline that is not a number": (replace(GOOD, deadline_s=math.nan), RefusalReason.OUT_OF_RANGE),
     "media beyond the prompt": (replace(GOOD, media=(Media("cat", 2, 2),)), RefusalReason.OUT_OF_RANGE),

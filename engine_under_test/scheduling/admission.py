@@ -57,7 +57,7 @@ def _refuse_parameters(request: Request, config: EngineConfig) -> Refusal | None
         ),
         ("seed", sampling.seed, _is_int(sampling.seed, 0, _MAX_SEED), "an integer between 0 and 2**64 - 1"),
         ("n", sampling.n, _is_int(sampling.n, 1, config.max_num_seqs), f"an integer between 1 and {config.max_num_seqs}"),
-        ("priority", request.priority, _is_int(request.priority, -(2**31), 2**31), "an integer of 32 bits"),
+        ("priority", request.priority, _is_int(request.priority, -(2**31), 2**31 - 1), "an integer of 32 bits"),
         ("arrival_s", request.arrival_s, _is_finite(request.arrival_s), "a finite number"),
         ("deadline_s", request.deadline_s, request.deadline_s is None or _is_finite(request.deadline_s), "a finite number"),
     )
