@@ -359,7 +359,7 @@ class World:
             wrong = Violation("KV-12", "atomic", f"abandon of plan {lost[0].plan_id}", "False", "True: the plan is in flight")
         del self._flights[k:]
         if never_runs:
-            self._device.drop(lost)
+            self._drop([*lost, *(flight for flight in self._lost if flight.plan_id > lost[0].plan_id)])
         self._past.extend(flight for flight in lost if not flight.is_dropped)
         self._lost += [flight for flight in lost if flight.execution is None and not flight.is_dropped]
         self._had_fault()
@@ -368,6 +368,12 @@ class World:
         steps = tuple(flight.step for flight in lost)
         self._judge(Happening.ABANDONED, before, after, events, wrong, landed=steps[0], abandoned=steps)
         return True
+
+    def _drop(self, flights: list[Flight]) -> None:
+        """What stands on the stream behind work that never runs does not run either, lost before or not."""
+        self._device.drop(flights)
+        self._lost = [flight for flight in self._lost if not flight.is_dropped]
+        self._past = deque((flight for flight in self._past if not flight.is_dropped), maxlen=_PAST_RESULTS)
 
     # -- the rest of the target --------------------------------------------------------------------------------
 
