@@ -167,6 +167,11 @@ def test_the_step_summary_is_the_markdown_summary(broken: Ran) -> None:
     assert (broken.folder / "summary.md").read_text().startswith("# INVALID")
 
 
+def _heed_interrupts() -> None:
+    """A test run in the background of a shell inherits that Ctrl-C is ignored; a person's gate does not."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.parametrize(
     ("sign", "words"),
     [
@@ -178,7 +183,13 @@ def test_an_end_from_outside_is_named_once_and_leaves_a_report_and_no_process(
     tmp_path: Path, sign: signal.Signals, words: str
 ) -> None:
     arguments = command(tmp_path, "--suites", "ci.doubles.slow", "--workers", "2")
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_interrupts,  # noqa: PLW1509  # no thread of this process holds a lock here
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("fast suite"):

@@ -50,7 +50,7 @@ def _run(machine: type[PortableMachine], tally: Tally, examples: int, steps: int
                 print_blob=False,
                 verbosity=Verbosity.quiet,
                 phases=(Phase.generate,),
-                suppress_health_check=list(HealthCheck),
+                suppress_health_check=list(HealthCheck),  # a suite's work is fixed by counts, however slow a machine is
             ),
         )
     except InvariantBroken:
