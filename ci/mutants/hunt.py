@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ci.mutants.mutant import Fate
@@ -52,13 +53,13 @@ def _stages(stories: str, sources: Sequence[str], seed: int) -> Iterator[Callabl
     for source in sources:
         suites = (suite for suite in importlib.import_module(source).SUITES if Profile.QUICK in suite.profiles)
         for suite in sorted(suites, key=lambda suite: suite.share_s):
-            yield lambda suite=suite: _run(suite, seed)  # type: ignore[misc]  # mypy can not infer a lambda's default
+            yield partial(_run, suite, seed)
     if told is not None:
         yield from map(_hearing, told.longer(seed))
 
 
 def _hearing(story: Any) -> Callable[[], dict[str, Any] | None]:
-    return lambda: _hear(story)
+    return partial(_hear, story)
 
 
 def _hear(story: Any) -> dict[str, Any] | None:
