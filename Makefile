@@ -28,8 +28,8 @@ $(STAMP): pyproject.toml constraints.txt
 		echo 'creating $(VENV) with '"$$($(PYTHON) --version)"; \
 		$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }; \
 	fi
-	echo 'installing assay and its tools into $(VENV), pinned by constraints.txt (a minute or two the first time)'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	echo 'installing assay and its tools into $(VENV), pinned by constraints.txt (two or three minutes the first time)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,model,reference]'
 	touch $(STAMP)
 
 gate: $(STAMP)

@@ -73,6 +73,10 @@ class SamplingParams:
 
     ``max_tokens`` >= 1; 0 <= ``min_tokens`` <= ``max_tokens``: before ``min_tokens`` tokens are out, stop tokens are
     not sampled. ``n`` >= 1 choices, each at its own noise addresses. ``seed`` in 0 .. 2**64 - 1.
+
+    After the temperature, in this order: ``min_p`` (0 .. 1; 0 is off) keeps tokens at least that many times as probable as
+    the most probable one; ``top_k`` (>= 0; 0 is off) keeps the k most probable; ``top_p`` (above 0, up to 1; 1 is off)
+    keeps the most probable tokens until their sum reaches p.
     """
 
     max_tokens: int = 16
@@ -81,6 +85,9 @@ class SamplingParams:
     seed: int = 0
     n: int = 1
     stop_token_ids: tuple[int, ...] = ()
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
