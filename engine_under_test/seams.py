@@ -31,6 +31,11 @@ class BlockGate(Protocol):
         """Asked once for each block about to be taken from the free queue; False refuses the reservation."""
 
 
+class Memory(Protocol):
+    def admit(self, num_bytes: int) -> bool:
+        """Asked once for each allocation that a step makes on the device; False refuses it, and with it the step."""
+
+
 class Observer(Protocol):
     def __call__(self, event: Event, /) -> None:
         """Told of every transition, in order, while it happens. Must not call back into the engine."""
@@ -57,6 +62,11 @@ class Noise(Protocol):
         """Uniforms in (0, 1), shape [rows, num_lanes], a pure function of each address (seed, choice, position, purpose,
         lane). `position` is the index in prompt + output of the token that the draw chooses.
         """
+
+    def uniform_at(
+        self, seed: int, choice: int, position: int, purpose: int, lanes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """What `uniform` gives at some lanes of one draw: where few of many tokens are left, few lanes are wanted."""
 
 
 class Page(NamedTuple):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import accumulate
+from math import exp, log
 from struct import pack
 from typing import Any
 from weakref import WeakSet
@@ -15,7 +17,7 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
-from engine_under_test.types import Adapter, Request
+from engine_under_test.types import Adapter, Request, SamplingParams
 from models.prefix_key import field
 
 Words = npt.NDArray[np.uint64]
@@ -121,8 +123,8 @@ class Track:
     """
 
     __slots__ = (
-        "__weakref__", "adapter", "capacity", "choice", "length", "masks_below", "media", "offset", "request", "temperature",
-        "tokens",
+        "__weakref__", "adapter", "capacity", "choice", "drops", "length", "masks_below", "media", "offset", "request",
+        "temperature", "tokens",
     )  # fmt: skip
 
     def __init__(self, request: Request, choice: int) -> None:
@@ -130,6 +132,7 @@ class Track:
         self.choice = choice
         sampling = request.sampling
         self.temperature = sampling.temperature
+        self.drops = sampling.min_p > 0 or sampling.top_k > 0 or sampling.top_p < 1
         self.masks_below = len(request.prompt) + sampling.min_tokens if sampling.stop_token_ids else 0
         self.tokens = list(request.prompt)
         self.length = 0
@@ -304,6 +307,9 @@ class Law:
         part = logits.take(rows, axis=0)
         part -= part.max(axis=1, keepdims=True)
         part /= np.array([[tracks[row].temperature] for row in rows])
+        for place, row in enumerate(rows):
+            if tracks[row].drops:
+                _drop(part[place], tracks[row].request.sampling)
         part += np.array([self._gumbel(tracks[row], lengths[row]) for row in rows])
         logits[rows] = part
 
@@ -320,6 +326,24 @@ class Law:
             noise = self._noise[key] = -np.log(-np.log(uniform))
         row: npt.NDArray[np.float64] = noise[place]
         return row
+
+
+def _drop(scaled: npt.NDArray[np.float64], sampling: SamplingParams) -> None:
+    """Gives the tokens that may not be drawn no chance: a walk down the order, one token after the other."""
+    values: list[float] = scaled.tolist()
+    order = sorted(range(len(values)), key=lambda token: (-values[token], token))
+    if sampling.min_p > 0:
+        order = [token for token in order if values[token] >= log(sampling.min_p)]
+    if sampling.top_k > 0:
+        order = order[: sampling.top_k]
+    if sampling.top_p < 1:
+        shares = [exp(values[token]) for token in order]
+        before = accumulate(shares, initial=0.0)
+        wanted = sampling.top_p * sum(shares)
+        order = [token for token, earlier in zip(order, before, strict=False) if earlier < wanted]
+    kept = scaled[order]
+    scaled[:] = -np.inf
+    scaled[order] = kept
 
 
 def _multipliers(length: int) -> Words:

@@ -225,6 +225,9 @@ def _is_out_of_range(request: Request) -> bool:
         and _is_int(sampling.min_tokens, 0, sampling.max_tokens)
         and _is_finite(sampling.temperature)
         and sampling.temperature >= 0
+        and _is_int(sampling.top_k, 0, _MOST)
+        and all(_is_finite(share) and 0 <= share <= 1 for share in (sampling.top_p, sampling.min_p))
+        and sampling.top_p > 0
         and _is_int(sampling.n, 1, _MOST)
         and _is_int(sampling.seed, 0, 2**64 - 1)
         and _is_int(request.priority, -(2**31), 2**31 - 1)

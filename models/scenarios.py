@@ -113,6 +113,7 @@ def odd_requests() -> Scenario:
     infinite = [replace(good, deadline_s=math.inf), replace(good, deadline_s=math.nan), replace(good, arrival_s=math.inf)]
     beyond = [replace(good, priority=2**31 + 1), replace(good, priority=-(2**31) - 1), replace(good, prompt=(0, True))]
     typed: list[dict[str, Any]] = [{"max_tokens": 2.0}, {"min_tokens": True}, {"n": True}, {"seed": 0.5}, {"temperature": True}]
+    typed += [{"top_k": 1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": math.nan}, {"min_p": True}, {"min_p": 1.5}]
     media = [(Media("m", 0, 2), Media("m", 1, 1)), (Media("m", 1, 1), Media("m", 0, 4)), (Media("m", 3, 2),)]
     wrong = [
         *(*infinite, *beyond),

@@ -182,7 +182,7 @@ def _simpler_sampling(sampling: SamplingParams) -> Iterator[SamplingParams]:
     plain = replace(_PLAIN_SAMPLING, max_tokens=sampling.max_tokens)
     if sampling != plain:
         yield plain
-    for column in ("temperature", "seed", "stop_token_ids", "min_tokens", "n"):
+    for column in ("temperature", "top_k", "top_p", "min_p", "seed", "stop_token_ids", "min_tokens", "n"):
         value, default = getattr(sampling, column), getattr(_PLAIN_SAMPLING, column)
         if value != default:
             yield replace(sampling, **{column: default})

@@ -70,6 +70,9 @@ def sampling_params(caps: Caps, allowed: Traits) -> st.SearchStrategy[SamplingPa
         temperature=st.sampled_from([0.0, 0.7, 1.0, 2.0]),
         seed=st.integers(0, 2) | st.just(2**64 - 1),
         n=n,
+        top_k=st.sampled_from([0, 0, 1, 3]),
+        top_p=st.sampled_from([1.0, 1.0, 0.9, 0.3]),
+        min_p=st.sampled_from([0.0, 0.0, 0.1]),
         stop_token_ids=st.lists(st.integers(0, caps.vocab_size - 1), max_size=caps.vocab_size // 2, unique=True).map(tuple),
     )
     return drawn.map(lambda params: replace(params, min_tokens=min(params.min_tokens, params.max_tokens)))
@@ -132,6 +135,10 @@ def refused_requests(caps: Caps, request_id: str) -> st.SearchStrategy[Request]:
         SamplingParams(max_tokens=1, temperature=-1.0),
         SamplingParams(max_tokens=1, temperature=float("nan")),
         SamplingParams(max_tokens=1, temperature=float("inf")),
+        SamplingParams(max_tokens=1, top_k=-1),
+        SamplingParams(max_tokens=1, top_p=0.0),
+        SamplingParams(max_tokens=1, top_p=float("nan")),
+        SamplingParams(max_tokens=1, min_p=1.5),
         SamplingParams(max_tokens=1, seed=-1),
         SamplingParams(max_tokens=1, seed=2**64),
         SamplingParams(max_tokens=1, n=0),
@@ -139,7 +146,7 @@ def refused_requests(caps: Caps, request_id: str) -> st.SearchStrategy[Request]:
     )
     pair = replace(plain, prompt=plain.prompt[:1] * min(2, pool))
     wrong_type: list[dict[str, Any]] = [
-        {name: value} for name in ("max_tokens", "min_tokens", "n", "seed") for value in (1.0, True)
+        {name: value} for name in ("max_tokens", "min_tokens", "n", "seed", "top_k") for value in (1.0, True)
     ]
     media = (  # over each other, the second within the first, or beyond the prompt
         (Media("m0", 0, 2), Media("m1", 1, 1)),

@@ -104,6 +104,26 @@ def test_choices_sample_the_tokens_of_the_worked_examples(
     assert drawn == tokens
 
 
+@pytest.mark.parametrize(
+    ("dropping", "left"),
+    [
+        # The logits of the first example at T = 1, as shares of the highest: 3 1, 1 0.049, 0 0.026, the others 0.011 or less.
+        ({"top_k": 1}, {3}),
+        ({"top_k": 2}, {3, 1}),
+        ({"min_p": 0.03}, {3, 1}),
+        ({"min_p": 0.02}, {3, 1, 0}),
+        ({"top_p": 0.9}, {3}),
+        ({"top_p": 0.95}, {3, 1}),
+        ({"top_k": 2, "top_p": 0.95}, {3}),  # of the first two alone the first is 0.953
+        ({"min_p": 0.02, "top_k": 7, "top_p": 0.97}, {3, 1}),
+    ],
+    ids=str,
+)
+def test_no_token_is_drawn_that_its_parameters_drop(dropping: dict[str, float], left: set[int]) -> None:
+    drawn = {token_after(ONE, choice, temperature=1.0, seed=seed, **dropping) for seed in range(40) for choice in range(8)}
+    assert drawn == left
+
+
 def test_everything_masked_gives_token_zero() -> None:
     for temperature in (0.0, 1.0):
         assert token_after(ONE, min_tokens=1, stop_token_ids=tuple(range(8)), temperature=temperature) == 0

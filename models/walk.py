@@ -19,6 +19,14 @@ from properties.op import Op, OpKind
 
 _MOST_ADDS = 3  # in one iteration
 _SLOWNESS = 0.8  # how much longer a request takes than it should alone: stop tokens end some early
+_DROPPING: tuple[dict[str, Any], ...] = (
+    {"top_k": 1},
+    {"top_k": 3},
+    {"top_p": 0.4},
+    {"top_p": 0.9},
+    {"min_p": 0.1},
+    {"min_p": 0.05, "top_k": 6, "top_p": 0.8},
+)
 _STEP, _DELIVER, _POLL, _PLAN = Op(OpKind.STEP), Op(OpKind.DELIVER), Op(OpKind.POLL), Op(OpKind.PLAN)
 
 
@@ -247,6 +255,8 @@ class _Walk:
         sampling = SamplingParams(max_tokens=max_tokens)
         if rng.random() < shape.sampled_share:
             sampling = replace(sampling, temperature=rng.choice((0.5, 1.0, 2.0)), seed=rng.choice((0, 1, 7, 2**64 - 1)))
+            if rng.random() < 0.3:
+                sampling = replace(sampling, **rng.choice(_DROPPING))
         if rng.random() < 0.25:
             stops = tuple(sorted(rng.sample(range(shape.config.vocab_size), 2)))
             sampling = replace(sampling, stop_token_ids=stops, min_tokens=rng.randint(0, max_tokens))
@@ -282,6 +292,9 @@ class _Walk:
                 replace(good, sampling=SamplingParams(max_tokens=self.slots)),
                 replace(good, sampling=SamplingParams(temperature=nan)),
                 replace(good, sampling=SamplingParams(n=0)),
+                replace(good, sampling=SamplingParams(top_k=-1)),
+                replace(good, sampling=SamplingParams(top_p=0.0)),
+                replace(good, sampling=SamplingParams(min_p=1.5)),
                 replace(good, sampling=SamplingParams(max_tokens=1, min_tokens=2)),
                 replace(good, adapter=Adapter("nobody", 1)),
                 replace(good, deadline_s=inf),

@@ -256,7 +256,8 @@ def the_same_request_gets_the_same_tokens(records: Sequence[Record]) -> Finding:
 def _likeness(request: Request, choice: int) -> object:
     """What determines the tokens of a choice, and nothing else: no name, no tenant, no priority."""
     sampling = request.sampling
-    drawn = (sampling.temperature, sampling.seed, choice) if sampling.temperature else ()
+    drops = (sampling.min_p, sampling.top_k, sampling.top_p)
+    drawn = (sampling.temperature, sampling.seed, choice, drops) if sampling.temperature else ()
     stops = (sampling.min_tokens, frozenset(sampling.stop_token_ids)) if sampling.min_tokens else ()
     return (request.prompt, request.adapter, request.media, drawn, stops)
 

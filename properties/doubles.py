@@ -107,6 +107,12 @@ class RecordingNoise:
         self._addresses.extend(NoiseAddress(seed, choice, position, purpose) for seed, choice, position in rows)
         return self._noise.uniform(seeds, choices, positions, purpose, num_lanes)
 
+    def uniform_at(
+        self, seed: int, choice: int, position: int, purpose: int, lanes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        self._addresses.append(NoiseAddress(seed, choice, position, purpose))
+        return self._noise.uniform_at(seed, choice, position, purpose, lanes)
+
     def take_addresses(self) -> tuple[NoiseAddress, ...]:
         """What was drawn since the last call."""
         taken = tuple(self._addresses)

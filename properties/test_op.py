@@ -21,6 +21,9 @@ _sampling = st.builds(
     seed=st.integers(0, 2**64),
     n=st.integers(0, 4),
     stop_token_ids=_tokens,
+    top_k=st.integers(-1, 9),
+    top_p=st.floats(allow_nan=False),
+    min_p=st.floats(allow_nan=False),
 )
 _requests = st.builds(
     Request,

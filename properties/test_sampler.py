@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,3 +86,14 @@ def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
 def test_with_everything_masked_the_choice_is_token_zero(temperature: float) -> None:
     params = SamplingParams(temperature=temperature, max_tokens=4, min_tokens=4, stop_token_ids=tuple(range(VOCABULARY)))
     assert sample(some_logits(1), Draws([params], [0], [4], [4]), PhiloxNoise()).tolist() == [0]
+
+
+def test_rows_that_drop_tokens_leave_their_batch_mates_alone() -> None:
+    plain = [SamplingParams(temperature=1.0, seed=row) for row in range(60)]
+    dropping = [replace(one, top_k=1) if row % 3 == 0 else one for row, one in enumerate(plain)]
+    logits, rows = some_logits(60), list(range(60))
+    draws = Draws(plain, [0] * 60, [5] * 60, [4] * 60)
+    before = sample(logits.copy(), draws, PhiloxNoise())
+    after = sample(logits.copy(), draws._replace(params=dropping), PhiloxNoise())
+    assert [after[row] for row in rows if row % 3] == [before[row] for row in rows if row % 3]
+    assert [after[row] for row in rows if row % 3 == 0] == greedy(logits)[::3].tolist()

@@ -1,4 +1,5 @@
-"""From logits to tokens: mask, greedy, temperature, as docs/fingerprint.md ("Next token") lays down. Float64 throughout.
+"""From logits to tokens: mask, greedy, temperature, min-p, top-k, top-p. Float64 throughout, as docs/fingerprint.md ("Next
+token") lays down.
 
 Owns: how a token is chosen. Never: where logits come from, or where noise comes from (it is handed in).
 """
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engine_under_test.sampling.processors import has_processors, truncate
 from engine_under_test.seams import Noise, Purpose
 from engine_under_test.types import SamplingParams
 
@@ -65,6 +67,9 @@ def sample(logits: Logits, draws: Draws, noise: Noise) -> Tokens:
     tokens = greedy(logits)
     if warm:
         params = [draws.params[row] for row in warm]
+        for row, one in zip(warm, params, strict=True):
+            if has_processors(one):
+                truncate(logits[row], one)
         uniforms = noise.uniform(
             np.array([one.seed for one in params], dtype=np.uint64),
             np.array([draws.choices[row] for row in warm], dtype=np.uint32),
