@@ -1,4 +1,4 @@
-"""The arithmetic of the fingerprint model, vectorised: docs/fingerprint.md from "Mixing" to "Next token".
+"""The arithmetic of the fingerprint model: docs/fingerprint.md from "Mixing" to "Next token".
 
 Owns: what a cell is worth and which logits follow from a digest. Never: a store, a table, or a choice of token.
 """
@@ -17,6 +17,7 @@ from engine_under_test.types import Adapter, Media
 Words = npt.NDArray[np.uint64]
 
 POISON = np.uint64(0x7FF8DEADDEADDEAD)
+_MASK = 2**64 - 1
 
 # Zero-dimensional arrays, not scalars: a ufunc on few elements takes half the time with them.
 _GAMMA, _FIRST, _SECOND, _30, _27, _31, _32, _11 = (
@@ -71,19 +72,22 @@ def media_words(media: Sequence[Media], start: int, num_tokens: int) -> Words:
     return words
 
 
-def layer_one(tokens: Words, positions: Words, adapters: Words | None, media: Words | None) -> Words:
-    """`a` of each computed position; None stands for no adapter, or no media, in any row."""
-    words = mix((positions << _32) + tokens)
-    if adapters is not None:
-        words += adapters
-    if media is not None:
-        words ^= media
-    return mix(words)
+def _mix_word(word: int) -> int:
+    """`mix` of one word."""
+    z = (word + 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
 
 
-def layer_two(layer_one_words: Words, running_sums: Words) -> Words:
-    """`b` of each computed position, from its own `a` and the sum of `a` up to and including it, as read."""
-    return mix(layer_one_words ^ mix(running_sums))
+def layer_one(position: int, token: int, adapter: int, media: int = 0) -> int:
+    """`a` of one position, from its token and the words of its adapter and media."""
+    return _mix_word((_mix_word(position << 32 | token) + adapter & _MASK) ^ media)
+
+
+def layer_two(layer_one_word: int, running_sum: int) -> int:
+    """`b` of one position, from its own `a` and the sum of `a` up to and including it, as read."""
+    return _mix_word(layer_one_word ^ _mix_word(running_sum))
 
 
 def digest_weights(num_positions: int) -> Words:
