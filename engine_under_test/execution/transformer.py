@@ -1,0 +1,214 @@
+"""A runner that computes a Llama over a paged store of keys and values.
+
+Owns: the store, the order of a step on the device, and the tokens sampled last. Never: which block belongs to whom, the
+formulas (`model/llama.py`), how pages are read (`attention.py`) or how a token is chosen (`sampling/`).
+
+The store is poisoned (NaN) when it is made, block by block when a plan fills, and for ever in the padding block. So whoever
+reads what nobody wrote for him has NaN among his logits, and no token is taken from such a row: the launch fails and names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import compress
+
+import torch
+
+from engine_under_test.errors import ConfigError, RunnerError
+from engine_under_test.execution.attention import Attention, choose_attention, describe
+from engine_under_test.execution.batch import Batch, check_fit, draws, lay_out, num_bytes
+from engine_under_test.execution.device import ImmediateDevice
+from engine_under_test.execution.landing import DeviceLaunch, LastSamples
+from engine_under_test.execution.memory import StepMemory
+from engine_under_test.model import llama
+from engine_under_test.model.weights import LlamaConfig, LlamaWeights
+from engine_under_test.sampling.noise import PhiloxNoise
+from engine_under_test.sampling.torch_sampler import sample
+from engine_under_test.seams import Device, DeviceOp, Memory, Noise, Page
+from engine_under_test.types import BlockCopy, Plan, Reservation
+
+BUFFER = "kv"  # of every page that this runner declares: keys and values of all layers of a block
+
+
+class TransformerLaunch(DeviceLaunch):
+    """One launched plan. ``logits`` is what its sampling rows came to, for whoever checks it."""
+
+    __slots__ = ("_logits",)
+
+    def __init__(self, plan: Plan, device: Device) -> None:
+        super().__init__(plan, device)
+        self._logits: torch.Tensor | None = None
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """[rows that sample, vocab] float32, before any mask; also there when the launch failed because some are NaN."""
+        self.wait()
+        if self._logits is None:
+            self.result()  # raises what went wrong
+            raise RunnerError(f"plan {self.plan_id} has no logits")
+        return self._logits
+
+
+class TransformerRunner:
+    """Executes plans on ``(num_blocks + 1) * block_size`` slots of keys and values a layer, block 0 being padding.
+
+    The weights' type and place are those of the whole computation. ``attention``: the back end; without one, what the place
+    runs fastest. ``is_batch_invariant``: logits do not depend, in any bit, on what shares a row's batch (slower).
+    """
+
+    def __init__(
+        self,
+        weights: LlamaWeights,
+        num_blocks: int,
+        block_size: int,
+        *,
+        attention: Attention | None = None,
+        device: Device | None = None,
+        noise: Noise | None = None,
+        memory: Memory | None = None,
+        is_batch_invariant: bool = False,
+    ) -> None:
+        if is_batch_invariant:
+            raise ConfigError("this runner has no batch-invariant mode yet, found it asked for; leave it off")
+        config = weights.config
+        self._weights = weights
+        self._config: LlamaConfig = config
+        self._place = weights.embedding.device
+        self._dtype = weights.embedding.dtype
+        self._block_size = block_size
+        self._num_blocks = num_blocks + 1
+        shape = (config.num_layers, (num_blocks + 1) * block_size, config.num_kv_heads, config.head_size)
+        self.keys, self.values = (torch.full(shape, torch.nan, dtype=self._dtype, device=self._place) for _ in range(2))
+        self._attention = choose_attention(self._place) if attention is None else attention
+        self._device: Device = ImmediateDevice() if device is None else device
+        self._noise: Noise = PhiloxNoise() if noise is None else noise
+        self._memory = StepMemory(memory)
+        self._pages = tuple(Page(BUFFER, block) for block in range(num_blocks + 1))
+        self._last = LastSamples()
+
+    @property
+    def description(self) -> str:
+        """What computes, where: printed by whoever starts it."""
+        return f"{describe(self._attention, self._place)}, {str(self._dtype).removeprefix('torch.')}"
+
+    def launch(self, plan: Plan, reservation: Reservation) -> TransformerLaunch:
+        """See `runner.Runner`."""
+        self._check(plan, reservation)
+        launch = TransformerLaunch(plan, self._device)
+        try:
+            for op in self._ops(reservation, partial(self._run, launch, reservation)):
+                self._device.submit(op)
+        except Exception as error:
+            raise RunnerError(f"plan {plan.plan_id}: the device took no more work: {error}; abandon it") from error
+        launch.close()
+        return launch
+
+    # On the host, at launch
+
+    def _check(self, plan: Plan, reservation: Reservation) -> None:
+        check_fit(plan, reservation, self._num_blocks, self._block_size, self._config.vocab_size)
+        foreign = [row for row, request in enumerate(plan.requests) if request.adapter is not None or request.media]
+        if foreign:
+            names = ", ".join(repr(plan.requests[row].request_id) for row in foreign)
+            raise RunnerError(
+                f"plan {plan.plan_id} can not be launched: this model computes text without adapters, found an adapter or "
+                f"media in {names}; send it to a model that has them"
+            )
+
+    def _ops(self, reservation: Reservation, run_rows: Callable[[], None]) -> Iterator[DeviceOp]:
+        """Fills, copies, rows: what is in this step, with what each touches declared."""
+        page = self._pages.__getitem__
+        fills, copies = reservation.fills, reservation.copies
+        if fills:
+            yield DeviceOp("fill", frozenset(), frozenset(map(page, fills)), partial(self._fill, fills))
+        if copies:
+            sources = frozenset(page(copy.source) for copy in copies)
+            targets = frozenset(page(copy.target) for copy in copies)
+            yield DeviceOp("copy", sources, targets, partial(self._copy, copies))
+        writes = frozenset(page(slot // self._block_size) for slot in reservation.slots)
+        reads = frozenset(page(block) for table in reservation.tables for block in table)
+        yield DeviceOp("rows", reads, writes, run_rows)
+
+    # On the device, now or later
+
+    @torch.inference_mode()
+    def _fill(self, blocks: Sequence[int]) -> None:
+        for store in (self.keys, self.values):
+            by_block = store.view(len(store), self._num_blocks, -1)
+            by_block[:, list(blocks)] = torch.nan
+
+    @torch.inference_mode()
+    def _copy(self, copies: Sequence[BlockCopy]) -> None:
+        size = self._block_size
+        for source, target, num_slots in copies:
+            for store in (self.keys, self.values):
+                store[:, target * size : target * size + num_slots] = store[:, source * size : source * size + num_slots]
+
+    @torch.inference_mode()
+    def _run(self, launch: TransformerLaunch, reservation: Reservation) -> None:
+        """The rows of one plan. An error belongs to this launch alone, so it is kept for `result`."""
+        plan = launch.plan
+        row_ids = tuple(plan.row_ids())
+        emitted: list[tuple[int, ...]] = [()] * plan.num_rows
+        try:
+            self._last.begin(plan.generation)
+            logits = launch._logits = self._compute(plan, reservation)
+            asked = draws(plan)
+            rows = list(compress(range(plan.num_rows), plan.samples))
+            _require_finite(plan, rows, logits)
+            tokens = sample(logits, asked, self._noise) if rows else []
+        except torch.OutOfMemoryError as error:
+            launch.fail(RunnerError(f"out of device memory: {error}; run fewer rows at once, or make the pool smaller"))
+            return
+        except Exception as error:
+            launch.fail(error)
+            return
+        self._last.remember(zip([row_ids[row] for row in rows], asked.positions, tokens, strict=True))
+        for row, token in zip(rows, tokens, strict=True):
+            emitted[row] = (token,)
+        launch.succeed(row_ids, tuple(emitted))
+
+    def _compute(self, plan: Plan, reservation: Reservation) -> torch.Tensor:
+        """The logits of the rows that sample."""
+        weights, config, memory = self._weights, self._config, self._memory
+        memory.take("the batch", num_bytes(plan, reservation))
+        batch = lay_out(plan, reservation, self._block_size, self._place)
+        for place, row in batch.pending:
+            batch.tokens[place] = self._last.find(row, int(batch.positions[place]))
+        size = self._dtype.itemsize
+        memory.take("hidden states", batch.num_tokens * size * (config.hidden_size + config.head_size))
+        hidden = llama.embed(weights, batch.tokens)
+        by = llama.angles(config, batch.positions, self._dtype)
+        for number, layer in enumerate(weights.layers):
+            memory.take(f"layer {number}", size * _layer_elements(config, batch))
+            hidden = llama.run_layer(hidden, layer, config, by, partial(self._attend, number, batch))
+        memory.take("logits", len(batch.sampled) * 4 * config.vocab_size)
+        return llama.logits(hidden[batch.sampled], weights)
+
+    def _attend(
+        self, layer: int, batch: Batch, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> torch.Tensor:
+        key_cache, value_cache = self.keys[layer], self.values[layer]
+        self._attention.store(keys, values, key_cache, value_cache, batch.slots)
+        return self._attention.attend(queries, key_cache, value_cache, batch)
+
+
+def _layer_elements(config: LlamaConfig, batch: Batch) -> int:
+    """What one layer allocates, in elements: the widest moment of its token-wise part, and the pages it gathers."""
+    heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_size
+    gathered = 2 * sum(batch.length_list) * config.num_kv_heads * config.head_size
+    return batch.num_tokens * (2 * config.hidden_size + max(heads, 3 * config.intermediate_size)) + gathered
+
+
+def _require_finite(plan: Plan, rows: Sequence[int], logits: torch.Tensor) -> None:
+    """No token is taken from NaN or infinity."""
+    if not rows:
+        return
+    bad = [row for row, is_bad in zip(rows, logits.amax(dim=1).isfinite().logical_not().tolist(), strict=True) if is_bad]
+    if bad:
+        names = ", ".join(f"{plan.requests[row].request_id!r} choice {plan.choices[row]}" for row in bad)
+        raise RunnerError(
+            f"logits must be finite, found NaN or infinity in {names}: a slot was read that was never written for it, or the "
+            "weights overflow"
+        )
