@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,26 @@ def test_philox_gives_all_published_answers_at_once_and_leaves_its_input_alone()
     assert philox4x32(counters, keys).tolist() == [words(output) for _, _, output in KNOWN_ANSWERS.values()]
     assert (counters == before[0]).all()
     assert (keys == before[1]).all()
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 16, 128, 129, 1000])
+@pytest.mark.parametrize("position", [0, 15, 16, 1000, 2**32 - 1])
+def test_a_draw_is_the_same_whether_few_rows_are_drawn_or_many(position: int, lanes: int) -> None:
+    address = SEED, 3, position
+    others = [(seed, 1, seed) for seed in range(200)]
+    assert draw(address, lanes=lanes) == draw(*others, address, lanes=lanes)[-1:]
+
+
+def test_a_page_of_one_address_is_never_taken_for_that_of_another() -> None:
+    addresses = list(itertools.product((0, 1, 2**40), (0, 1), (0, 1, 40), (Purpose.SAMPLE, Purpose.ACCEPT), (5, 6)))
+    noise = PhiloxNoise()
+    alone, together = [], []
+    for seed, choice, position, purpose, lanes in addresses:
+        columns = np.array([seed], np.uint64), np.array([choice], np.uint32), np.array([position], np.uint32)
+        together.append(noise.uniform(*columns, purpose, lanes).tolist())
+        alone.append(PhiloxNoise().uniform(*columns, purpose, lanes).tolist())
+    assert together == alone
+    assert len({tuple(row[0][:5]) for row in together}) == len(addresses) / 2
 
 
 def test_an_address_is_laid_out_as_documented() -> None:

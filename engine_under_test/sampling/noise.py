@@ -22,6 +22,10 @@ _KEY_OFFSETS = np.array([[r * _W0, r * _W1] if r % 2 else [r * _W1, r * _W0] for
     ..., None
 ]
 
+_PAGE_LANES = 256  # numbers in a page, where a page is worth while
+_PAGES_KEPT = 1024
+_ROWS_BY_PAGE = 64
+
 
 def _round_keys(keys: Words) -> Words:
     """[rounds, 2 n]: (k1, k0) for rounds 0, 2, ... and (k0, k1) for the others."""
@@ -62,7 +66,10 @@ def philox4x32(counters: Words, keys: Words) -> Words:
 class PhiloxNoise:
     """The default of the `Noise` seam."""
 
-    __slots__ = ()
+    __slots__ = ("_pages",)
+
+    def __init__(self) -> None:
+        self._pages: dict[tuple[int, int, int, int, int], npt.NDArray[np.float64]] = {}
 
     def uniform(
         self,
@@ -72,18 +79,32 @@ class PhiloxNoise:
         purpose: int,
         num_lanes: int,
     ) -> npt.NDArray[np.float64]:
-        """See `seams.Noise`. One generator call for four lanes."""
-        rows, quads = len(seeds), -(-num_lanes // 4)
-        counters = np.empty((4, rows, quads), dtype=np.uint64)
-        counters[0] = choices[:, None]
-        counters[1] = positions[:, None]
-        counters[2] = purpose
-        counters[3] = np.arange(quads)
-        keys = np.empty((2, rows, quads), dtype=np.uint64)
-        keys[0] = (seeds & _LOW)[:, None]
-        keys[1] = (seeds >> _32)[:, None]
-        words = philox4x32(counters.reshape(4, -1), keys.reshape(2, -1))
-        return _to_uniforms(words).reshape(rows, quads * 4)[:, :num_lanes]
+        """See `seams.Noise`.
+
+        A vector costs hardly more than one number, and a choice draws at one position after the other: where lanes are few
+        (and rows not so many that they make a vector themselves), a page of positions is drawn at once and kept.
+        """
+        length = _PAGE_LANES // num_lanes
+        if length < 2 or len(seeds) > _ROWS_BY_PAGE:
+            return _draw(seeds, choices, positions, purpose, num_lanes)
+        found = np.empty((len(seeds), num_lanes))
+        addresses = zip(seeds.tolist(), choices.tolist(), positions.tolist(), strict=True)
+        for row, (seed, choice, position) in enumerate(addresses):
+            number, place = divmod(position, length)
+            page = self._pages.get((seed, choice, number, purpose, num_lanes))
+            found[row] = (self._page(seed, choice, number, purpose, num_lanes) if page is None else page)[place]
+        return found
+
+    def _page(self, *address: int) -> npt.NDArray[np.float64]:
+        seed, choice, number, purpose, num_lanes = address
+        length = _PAGE_LANES // num_lanes
+        positions = np.arange(number * length, (number + 1) * length, dtype=np.uint64).astype(np.uint32)
+        seeds, choices = np.full(length, seed, dtype=np.uint64), np.full(length, choice, dtype=np.uint32)
+        if len(self._pages) >= _PAGES_KEPT:
+            self._pages.clear()
+        page = _draw(seeds, choices, positions, purpose, num_lanes)
+        self._pages[seed, choice, number, purpose, num_lanes] = page
+        return page
 
     def uniform_at(
         self, seed: int, choice: int, position: int, purpose: int, lanes: npt.NDArray[np.int64]
@@ -96,6 +117,27 @@ class PhiloxNoise:
         keys = np.empty((2, len(quads)), dtype=np.uint64)
         keys[:] = np.array([[seed & 0xFFFFFFFF], [seed >> 32]], dtype=np.uint64)
         return _to_uniforms(philox4x32(counters, keys)[place, lanes % 4])
+
+
+def _draw(
+    seeds: npt.NDArray[np.uint64],
+    choices: npt.NDArray[np.uint32],
+    positions: npt.NDArray[np.uint32],
+    purpose: int,
+    num_lanes: int,
+) -> npt.NDArray[np.float64]:
+    """See `seams.Noise`. One generator call for four lanes."""
+    rows, quads = len(seeds), -(-num_lanes // 4)
+    counters = np.empty((4, rows, quads), dtype=np.uint64)
+    counters[0] = choices[:, None]
+    counters[1] = positions[:, None]
+    counters[2] = purpose
+    counters[3] = np.arange(quads)
+    keys = np.empty((2, rows, quads), dtype=np.uint64)
+    keys[0] = (seeds & _LOW)[:, None]
+    keys[1] = (seeds >> _32)[:, None]
+    words = philox4x32(counters.reshape(4, -1), keys.reshape(2, -1))
+    return _to_uniforms(words).reshape(rows, quads * 4)[:, :num_lanes]
 
 
 def _to_uniforms(words: Words) -> npt.NDArray[np.float64]:
