@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any, Final
 
 from engine_under_test.errors import AssayError
@@ -24,11 +25,14 @@ _BITS: Final = {column: 1 << number for number, column in enumerate((*_COLUMNS, 
 _COLUMN_BITS: Final = [_BITS[column] for column in _COLUMNS]
 _ALL: Final = sum(_BITS.values())
 _SEQUENCES: Final = sum(_BITS[column] for column in SEQUENCES)
+_ALWAYS_NEEDED: Final = ("planned", "result")  # two columns at least, so that `attrgetter` gives a tuple
+_NONE: Final = repeat(None)
 _columns_of = attrgetter(*_COLUMNS)
 _frame_of = attrgetter("generation", "cache_generation", "block_size", "num_blocks")
 
 
-_Situation = tuple[str, bool, int, int]  # happening, nothing moved, columns that changed, columns that are missing
+# happening, nothing moved, columns that changed, which of the columns that predicates need are None
+_Situation = tuple[str, bool, int, tuple[bool, ...]]
 
 
 class CheckerCrashed(AssayError):
@@ -36,16 +40,15 @@ class CheckerCrashed(AssayError):
 
 
 class _Check:
-    """A predicate with the count of its evaluations. ``needs`` and ``reads``: its columns as bits."""
+    """A predicate with what it reads, as bits, and the numbers of the columns that it needs."""
 
-    __slots__ = ("evaluations", "is_about_change", "judge", "needs", "predicate", "reads")
+    __slots__ = ("is_about_change", "judge", "needs", "predicate", "reads")
 
-    def __init__(self, predicate: Predicate, needs: int) -> None:
+    def __init__(self, predicate: Predicate, needs: tuple[int, ...]) -> None:
         self.predicate = predicate
         self.judge = predicate.check
         self.needs = needs
         self.reads = sum(_BITS[column] for column in predicate.reads)
-        self.evaluations = 0
         # one for (nearly) every happening looks at the state, which is judged once for each snapshot
         self.is_about_change = predicate.happenings is None or len(predicate.happenings) > len(Happening) // 2
 
@@ -53,25 +56,38 @@ class _Check:
         return self.predicate.happenings is None or happening in self.predicate.happenings
 
 
+class _Choice:
+    """The predicates to ask in one situation, in their order, and how often all of them were."""
+
+    __slots__ = ("checks", "judges", "times")
+
+    def __init__(self, checks: tuple[_Check, ...]) -> None:
+        self.checks = checks
+        self.judges = tuple(check.judge for check in checks)
+        self.times = 0
+
+
 class Judge:
     """The predicates that a target's caps make observable."""
 
     def __init__(self, predicates: Iterable[Predicate], caps: Caps) -> None:
         observable = [predicate for predicate in predicates if predicate.is_observable(caps)]
-        needs = list(dict.fromkeys(column for predicate in observable for column in predicate.needs))
-        self._needs = [(1 << number, attrgetter(column)) for number, column in enumerate(needs)]
-        self.checks = [_Check(p, sum(1 << needs.index(column) for column in p.needs)) for p in observable]
-        self._chosen: dict[_Situation, tuple[_Check, ...]] = {}
+        needs = list(dict.fromkeys([*_ALWAYS_NEEDED, *(column for predicate in observable for column in predicate.needs)]))
+        self._needed = attrgetter(*needs)
+        self.checks = [_Check(p, tuple(needs.index(column) for column in p.needs)) for p in observable]
+        self._chosen: dict[_Situation, _Choice] = {}
+        self._last: Counter[str] = Counter()  # asked at the moment that ended a run
         self._whole = frozenset(h for h in Happening if all(check.applies_to(h) for check in self.checks if check.reads))
         self._held_of: Snapshot | None = None  # the last snapshot of which every predicate that declares its columns held
 
     @property
     def evaluations(self) -> Counter[str]:
         """How often each predicate was evaluated, by identifier."""
-        found: Counter[str] = Counter()
-        for check in self.checks:
-            found[check.predicate.identifier] += check.evaluations
-        return found
+        found = self._last.copy()
+        for choice in self._chosen.values():
+            for check in choice.checks:
+                found[check.predicate.identifier] += choice.times
+        return +found
 
     def judge(self, moment: Moment) -> Violation | None:
         """The first violation. Raises CheckerCrashed if a predicate raises.
@@ -79,27 +95,33 @@ class Judge:
         A predicate that declares what it reads is not asked again where nothing of that changed since it held: never at an
         audit, and only if it held of this moment's very `before`.
         """
-        before, after, happening = moment.before, moment.after, moment.happening
-        is_known = before is self._held_of and not moment.is_audit
+        before, after, happening, is_audit = moment.before, moment.after, moment.happening, moment.is_audit
+        is_known = before is self._held_of and not is_audit
         changed = _changed(before, after) if is_known else _ALL
-        missing = sum([bit for bit, look in self._needs if look(moment) is None])
-        situation = (happening.value, before is after and not moment.is_audit, changed, missing)
-        checks = self._chosen.get(situation)
-        if checks is None:
-            checks = self._chosen[situation] = self._choose(happening, situation)
+        missing = tuple(map(is_, self._needed(moment), _NONE))
+        situation = (happening._value_, before is after and not is_audit, changed, missing)
+        choice = self._chosen.get(situation)
+        if choice is None:
+            choice = self._chosen[situation] = _Choice(self._choose(happening, situation))
         self._held_of = None
+        number = -1
         try:
-            for check in checks:
-                check.evaluations += 1
-                found = check.judge(moment)
+            for number, judge in enumerate(choice.judges):
+                found = judge(moment)
                 if found is not None:
+                    self._count(choice.checks[: number + 1])
                     return found
         except Exception as error:
-            name = check.predicate.identifier
+            self._count(choice.checks[: number + 1])
+            name = choice.checks[number].predicate.identifier
             raise CheckerCrashed(f"predicate {name} must judge, but raised {type(error).__name__}: {error}") from error
-        if happening in self._whole and (is_known or before is not after or moment.is_audit):
+        choice.times += 1
+        if happening in self._whole and (is_known or before is not after or is_audit):
             self._held_of = after
         return None
+
+    def _count(self, asked: Iterable[_Check]) -> None:
+        self._last.update(check.predicate.identifier for check in asked)
 
     def _choose(self, happening: Happening, situation: _Situation) -> tuple[_Check, ...]:
         """Those to ask, in their order: they apply, have what they look at, and may find what they did not find before."""
@@ -108,7 +130,7 @@ class Judge:
             check
             for check in self.checks
             if check.applies_to(happening)
-            and not check.needs & missing
+            and not any(missing[number] for number in check.needs)
             and not (is_still and check.is_about_change)
             and (not check.reads or check.reads & changed)
         )

@@ -159,9 +159,12 @@ class Happening(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Moment:
     """Before, what happened, after. Columns that do not apply stand at their defaults.
+
+    A value like the others, and nobody assigns to it; not frozen, since a frozen one of 26 columns takes four times as long
+    to make, several times in each step.
 
     ``in_flight``: plans launched before this happening, neither committed nor lost then, oldest first.
     ``uses``: for each unsettled plan (launched, fence not passed; without fences: in flight) the blocks that its rows read
