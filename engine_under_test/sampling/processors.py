@@ -27,13 +27,13 @@ def has_processors(params: SamplingParams) -> bool:
 def apply_min_p(scaled: Scaled, min_p: float) -> None:
     """Keeps the tokens at least `min_p` times as probable as the most probable one (Nguyen et al., arXiv 2407.01082)."""
     if min_p > 0:
-        scaled[scaled < math.log(min_p)] = -np.inf
+        np.copyto(scaled, -np.inf, where=scaled < math.log(min_p))
 
 
 def apply_top_k(scaled: Scaled, top_k: int) -> None:
     """Keeps the `top_k` most probable tokens (Fan, Lewis, Dauphin, ACL 2018)."""
     if 0 < top_k < len(scaled):
-        keep_first(scaled, np.partition(scaled, -top_k)[-top_k], top_k)
+        _keep_first(scaled, np.partition(scaled, -top_k)[-top_k], top_k)
 
 
 def apply_top_p(scaled: Scaled, top_p: float) -> None:
@@ -42,22 +42,16 @@ def apply_top_p(scaled: Scaled, top_p: float) -> None:
         ordered = np.sort(scaled[scaled > -np.inf])[::-1]
         if len(ordered):
             sums = np.exp(ordered).cumsum()
-            count = num_reaching(sums, top_p * sums[-1])
-            keep_first(scaled, ordered[count - 1], count)
+            count = int(np.searchsorted(sums, top_p * sums[-1])) + 1
+            _keep_first(scaled, ordered[count - 1], count)
 
 
-def num_reaching(sums: Scaled, target: float) -> int:
-    """How many tokens it takes until their sum, of which `sums` are the running ones, reaches `target`; at most all."""
-    return min(int(np.searchsorted(sums, target)) + 1, len(sums))
-
-
-def keep_first(scaled: Scaled, last: float, count: int) -> None:
+def _keep_first(scaled: Scaled, last: float, count: int) -> None:
     """Drops everything behind the first `count` tokens of the order, whose last value is `last`."""
-    is_equal = scaled == last
-    surplus = int(is_equal.sum() + (scaled > last).sum()) - count
-    scaled[scaled < last] = -np.inf
+    surplus = int(np.count_nonzero(scaled >= last)) - count
+    np.copyto(scaled, -np.inf, where=scaled < last)
     if surplus > 0:
-        scaled[np.flatnonzero(is_equal)[-surplus:]] = -np.inf
+        scaled[np.flatnonzero(scaled == last)[-surplus:]] = -np.inf
 
 
 def process(scaled: Scaled, params: SamplingParams) -> None:

@@ -1,38 +1,37 @@
-"""The sampler for real logits, on the device where they are: the steps and the noise of `sampler.py`, token for token.
+"""The sampler for real logits: the steps, the arithmetic and the noise of `sampler.py`, so the same tokens.
 
-Owns: how it is made quick for a vocabulary of 50,000, by ordering only what may be kept and drawing noise only for what is
-left. Never: another law. Scaled values, sums and scores are float64; greedy rows read the logits as they are and draw nothing.
-
-Sums and exponentials may differ from numpy's in the last place: a choice can hang on that only where top-p's sum agrees with
-p, or two scores with each other, to about 1e-13.
+Owns: how it is made quick for a vocabulary of 50,000: greedy rows stay on the device, rows with a temperature come to the
+host once, one after the other, and noise is drawn only for tokens that may still be chosen. Never: a law of its own.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine_under_test.sampling.processors import has_processors, num_reaching
+from engine_under_test.sampling.processors import apply_min_p, apply_top_k, apply_top_p
 from engine_under_test.sampling.sampler import Draws
 from engine_under_test.seams import Noise, Purpose
 from engine_under_test.types import SamplingParams
 
-_FIRST_LOOK = 256  # tokens ordered at first to find where top-p ends; four times as many each time that they do not suffice
-
+Floats = npt.NDArray[np.float64]
 Lanes = npt.NDArray[np.int64]
-Values = npt.NDArray[np.float64]
+
+_FEW = 0.25  # share of the vocabulary up to which noise lane by lane is quicker than all of it
 
 
 def sample(logits: torch.Tensor, draws: Draws, noise: Noise) -> list[int]:
     """One token for each row of `logits` [rows, vocabulary], float32 or bfloat16, which stay as they are."""
     logits = _without_early_stops(logits, draws)
     tokens: list[int] = logits.argmax(dim=1).tolist()
-    for row, params in enumerate(draws.params):
-        if params.temperature > 0:
-            tokens[row] = _draw(logits[row], tokens[row], params, draws.choices[row], draws.positions[row], noise)
+    warm = [row for row, params in enumerate(draws.params) if params.temperature > 0]
+    if warm:
+        on_host = logits[warm].to("cpu", torch.float64).numpy()
+        for row, values in zip(warm, on_host, strict=True):
+            tokens[row] = _draw(values, draws.params[row], draws.choices[row], draws.positions[row], noise)
     return tokens
 
 
@@ -54,56 +53,37 @@ def _without_early_stops(logits: torch.Tensor, draws: Draws) -> torch.Tensor:
     return logits
 
 
-def _draw(logits: torch.Tensor, best: int, params: SamplingParams, choice: int, position: int, noise: Noise) -> int:
-    """One sample from a row whose highest logit is that of `best`."""
-    top = float(logits[best])
-    if not math.isfinite(top):
-        return best if top > -math.inf or math.isnan(top) else 0  # as numpy's NaN scores end
-    scaled = (logits.double() - top) / params.temperature
-    lanes, left = survivors(scaled, params)
-    if lanes is None:
-        address = np.array([params.seed], np.uint64), np.array([choice], np.uint32), np.array([position], np.uint32)
-        return _highest(left, noise.uniform(*address, Purpose.SAMPLE, len(left))[0])
-    uniforms = noise.uniform_at(params.seed, choice, position, Purpose.SAMPLE, lanes)
-    return int(lanes[_highest(left, uniforms)])
+def _draw(logits: Floats, params: SamplingParams, choice: int, position: int, noise: Noise) -> int:
+    """One sample from a row of logits: see `sampler.gumbel_max`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = (logits - logits.max()) / params.temperature
+    lanes, left = _survivors(scaled, params)
+    if not len(lanes):
+        return int(scaled.argmax())  # everything masked, or not a number: as numpy's sampler ends
+    uniforms = _uniforms(lanes, len(logits), params.seed, choice, position, noise)
+    return int(lanes[(left - np.log(-np.log(uniforms))).argmax()])
 
 
-def _highest(scaled: Values, uniforms: Values) -> int:
-    """Where scaled value plus Gumbel noise is highest; among equals the first."""
-    return int((scaled - np.log(-np.log(uniforms))).argmax())
+def _survivors(scaled: Floats, params: SamplingParams) -> tuple[Lanes, Floats]:
+    """The tokens that may be drawn, rising, with their values: each step sees only what the one before it left."""
+    lanes = np.flatnonzero(scaled > -np.inf)
+    left = scaled.take(lanes)
+    steps: tuple[tuple[bool, Callable[[Floats], None]], ...] = (
+        (params.min_p > 0, lambda values: apply_min_p(values, params.min_p)),
+        (params.top_k > 0, lambda values: apply_top_k(values, params.top_k)),
+        (params.top_p < 1, lambda values: apply_top_p(values, params.top_p)),
+    )
+    for is_on, apply in steps:
+        if is_on:
+            apply(left)
+            kept = np.flatnonzero(left > -np.inf)
+            lanes, left = lanes.take(kept), left.take(kept)
+    return lanes, left
 
 
-def survivors(scaled: torch.Tensor, params: SamplingParams) -> tuple[Lanes | None, Values]:
-    """The tokens of one scaled row that may be drawn, rising, with their values; None in place of "all of them".
-
-    Each step keeps a beginning of the one order (falling value, among equals rising token), so it is enough to know how many
-    tokens are kept and the last one's value.
-    """
-    if not has_processors(params):
-        return None, scaled.cpu().numpy()
-    kept = scaled[scaled >= math.log(params.min_p)] if params.min_p > 0 else scaled
-    if 0 < params.top_k < len(kept):
-        kept = kept.topk(params.top_k).values
-    if params.top_p < 1:
-        kept = _until(kept, params.top_p)
-    is_left = scaled >= kept.min()
-    lanes = is_left.nonzero().flatten()
-    values = scaled[lanes]
-    if (surplus := len(lanes) - len(kept)) > 0:
-        equals = (values == values.min()).nonzero().flatten()
-        is_first = torch.ones(len(lanes), dtype=torch.bool, device=lanes.device)
-        is_first[equals[-surplus:]] = False
-        lanes, values = lanes[is_first], values[is_first]
-    return lanes.cpu().numpy(), values.cpu().numpy()
-
-
-def _until(kept: torch.Tensor, top_p: float) -> torch.Tensor:
-    """The highest values until the sum of their probabilities reaches `top_p` of that of all."""
-    target = top_p * float(kept.exp().sum())
-    look = min(_FIRST_LOOK, len(kept))
-    while True:
-        ordered = kept.topk(look).values
-        sums = ordered.exp().cumsum(dim=0)
-        if look == len(kept) or float(sums[-1]) >= target:
-            return ordered[: num_reaching(sums.cpu().numpy(), target)]
-        look = min(4 * look, len(kept))
+def _uniforms(lanes: Lanes, num_lanes: int, seed: int, choice: int, position: int, noise: Noise) -> Floats:
+    if len(lanes) <= _FEW * num_lanes:
+        return noise.uniform_at(seed, choice, position, Purpose.SAMPLE, lanes)
+    address = np.array([seed], np.uint64), np.array([choice], np.uint32), np.array([position], np.uint32)
+    whole: Floats = noise.uniform(*address, Purpose.SAMPLE, num_lanes)[0]
+    return whole.take(lanes)
