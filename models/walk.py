@@ -255,7 +255,7 @@ class _Walk:
         sampling = SamplingParams(max_tokens=max_tokens)
         if rng.random() < shape.sampled_share:
             sampling = replace(sampling, temperature=rng.choice((0.5, 1.0, 2.0)), seed=rng.choice((0, 1, 7, 2**64 - 1)))
-            if rng.random() < 0.3:
+            if rng.random() < 0.1:
                 sampling = replace(sampling, **rng.choice(_DROPPING))
         if rng.random() < 0.25:
             stops = tuple(sorted(rng.sample(range(shape.config.vocab_size), 2)))

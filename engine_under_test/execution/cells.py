@@ -80,6 +80,7 @@ def _mix_word(word: int) -> int:
     return z ^ (z >> 31)
 
 
+@lru_cache(maxsize=65536)
 def layer_one(position: int, token: int, adapter: int, media: int = 0) -> int:
     """`a` of one position, from its token and the words of its adapter and media."""
     return _mix_word((_mix_word(position << 32 | token) + adapter & _MASK) ^ media)

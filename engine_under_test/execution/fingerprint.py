@@ -38,7 +38,8 @@ class _Rows(NamedTuple):
     """The rows of a plan, in columns, as far as they do not depend on the store."""
 
     ends: list[int]  # start + n
-    tables: Tables  # the blocks of positions below start + n
+    blocks: list[int]  # of the positions below start + n of each row, row after row
+    begins: list[int]  # where each row begins, in cells, when these blocks are read one after the other
     ids: tuple[RowId, ...]
     sampled: tuple[int, ...]  # rows that sample
 
@@ -110,8 +111,7 @@ class FingerprintRunner:
         self._noise: Noise = PhiloxNoise() if noise is None else noise
         self._pages = tuple(Page(BUFFER, block) for block in range(num_blocks + 1))
         self._token_words = law.mix(np.arange(vocab_size, dtype=np.uint64))
-        self._weights = self._layer_one = _NO_CELLS
-        self._grow(256)
+        self._weights = law.digest_weights(256).reshape(-1)
         self._generation: int | None = None
         self._sampled: deque[dict[tuple[RowId, int], int]] = deque(maxlen=_LAUNCHES_REMEMBERED)  # by row and position
 
@@ -124,7 +124,9 @@ class FingerprintRunner:
         self._grow(max(ends, default=0))
         names = [request.request_id for request in plan.requests]
         ids = tuple(map(RowId, names, plan.choices, plan.incarnations, plan.epochs))
-        rows = _Rows(ends, tables, ids, tuple(compress(range(len(ends)), plan.samples)))
+        begins = [0, *accumulate([len(table) * self._block_size for table in tables])]
+        begins.pop()
+        rows = _Rows(ends, blocks, begins, ids, tuple(compress(range(len(ends)), plan.samples)))
         launch = FingerprintLaunch(plan, tuple(accumulate(ends)), self._device)
         try:
             for op in self._ops(reservation, blocks, partial(self._run, launch, plan, reservation, rows)):
@@ -191,10 +193,8 @@ class FingerprintRunner:
                 raise RunnerError(f"plan {plan.plan_id} can not be launched: {rule}; found {plan} with {reservation}")
 
     def _grow(self, num_positions: int) -> None:
-        """Weights for that many positions: of the digest, and those that pick out layer one."""
         if num_positions > len(self._weights) // 2:
             self._weights = law.digest_weights(2 * num_positions).reshape(-1)
-            self._layer_one = np.tile(np.array([1, 0], dtype=np.uint64), 2 * num_positions)
 
     def _ops(self, reservation: Reservation, blocks: list[int], run_rows: Callable[[], None]) -> Iterator[DeviceOp]:
         """Fills, copies, rows: what is in this step, with what each touches declared."""
@@ -244,20 +244,33 @@ class FingerprintRunner:
         computed = self._layer_one_of(plan, rows)
         for slot, word in zip(slots, computed, strict=True):
             words[2 * slot] = word
-        sums: list[int] = []
-        for start, end, table in zip(plan.starts, rows.ends, rows.tables, strict=True):
-            cells = self._read(table, end)
-            if end - start == 1:
-                sums.append(int(cells.dot(self._layer_one[: 2 * end])))
-            else:
-                sums += cells[::2].cumsum()[start:].tolist()
-        for slot, word, total in zip(slots, computed, sums, strict=True):
+        for slot, word, total in zip(slots, computed, self._running_sums(plan, rows), strict=True):
             words[2 * slot + 1] = law.layer_two(word, total)
-        return list(map(self._read, rows.tables, rows.ends))
+        whole = self._read(rows.blocks)
+        return [whole[2 * begin : 2 * (begin + end)] for begin, end in zip(rows.begins, rows.ends, strict=True)]
 
-    def _read(self, table: tuple[int, ...], end: int) -> law.Words:
-        """The cells of positions 0 .. end - 1, as they stand now: both layers of one, then of the next."""
-        return np.frombuffer(b"".join(map(self._block_bytes.__getitem__, table)), np.uint64, 2 * end)
+    def _read(self, blocks: Sequence[int]) -> law.Words:
+        """The words of these blocks one after the other, as they stand now."""
+        return np.frombuffer(b"".join(map(self._block_bytes.__getitem__, blocks)), np.uint64)
+
+    def _running_sums(self, plan: Plan, rows: _Rows) -> list[int]:
+        """The sum of layer one, as read, up to and with each position that the plan computes.
+
+        All rows at once: what stands in front of a row in the running sum is taken off again, whatever it is.
+        """
+        sums = np.empty(len(rows.blocks) * self._block_size + 1, np.uint64)
+        sums[0] = 0
+        self._read(rows.blocks)[::2].cumsum(out=sums[1:])
+        last = [
+            cell
+            for begin, start, end in zip(rows.begins, plan.starts, rows.ends, strict=True)
+            for cell in range(begin + start + 1, begin + end + 1)
+        ]
+        before = (
+            rows.begins if len(last) == len(rows.begins) else chain.from_iterable(map(repeat, rows.begins, plan.num_tokens))
+        )
+        found: list[int] = (sums.take(last) - sums.take(list(before))).tolist()
+        return found
 
     def _layer_one_of(self, plan: Plan, rows: _Rows) -> list[int]:
         """Layer one of each position that the plan computes, row after row."""
@@ -272,6 +285,8 @@ class FingerprintRunner:
             if request.media:
                 media = law.media_words(request.media, start, end - start).tolist()
                 found += map(law.layer_one, range(start, end), row_tokens, repeat(adapter), media)
+            elif end - start == 1:
+                found.append(law.layer_one(start, row_tokens[0], adapter))
             else:
                 found += map(law.layer_one, range(start, end), row_tokens, repeat(adapter))
         return found
