@@ -105,6 +105,17 @@ class Engine:
         self._end_request(live, FinishReason.ABORT)
         return True
 
+    def stop_choice(self, request_id: str, choice: int) -> bool:
+        """Ends one choice at once, as a stop token would; its siblings go on. False if it is not live or has no token yet."""
+        self._require_no_reservation()
+        live = self._book.live.get(request_id)
+        seq = None if live is None else live.choices.get(choice)
+        if live is None or seq is None or choice not in live.open_choices or len(seq.tokens) == seq.prompt_len:
+            return False
+        self._journal.cut_short(seq.row_id, len(seq.tokens) - seq.prompt_len, FinishReason.STOP, "")
+        self._close(live, seq, FinishReason.STOP)
+        return True
+
     def take_outputs(self) -> tuple[Output, ...]:
         """What users are to be told since the last call, in order."""
         return self._journal.take_outputs()

@@ -9,18 +9,28 @@ columns hold the rows one after the other. Row objects are built only when someb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar, cast, dataclass_transform
 
 PADDING_BLOCK = 0
+
+_Value = TypeVar("_Value", bound=type)
+
+
+@dataclass_transform(frozen_default=True)
+def _value(cls: _Value) -> _Value:
+    """A frozen dataclass to the type checker. At run time nothing stops an assignment: what every step makes several of would
+    take three times as long to make if each of its columns were set through `object.__setattr__`."""
+    return cast("_Value", dataclass(slots=True, unsafe_hash=True)(cls))
 
 
 class FinishReason(StrEnum):
     """Why a choice ended. Terminal: nothing follows it (SC-5)."""
 
-    STOP = "stop"  # a stop token was emitted (it is part of the output)
+    STOP = "stop"  # a stop token was emitted (it is part of the output), or whoever reads the choice has stopped it
     LENGTH = "length"  # max_tokens reached
     ABORT = "abort"  # the user aborted the request
     DEADLINE = "deadline"  # the request's deadline passed
@@ -134,7 +144,11 @@ class RowId(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+# `tuple.__new__` in place of the class: a call that stays in C, for what is made for every row of every step.
+row_id_of = cast("Callable[[tuple[str, int, int, int]], RowId]", partial(tuple.__new__, RowId))
+
+
+@_value
 class Plan:
     """What one step shall compute: a decision, with no physical state in it.
 
@@ -157,16 +171,23 @@ class Plan:
     num_pending: tuple[int, ...]
     samples: tuple[bool, ...]
     hit_blocks: tuple[tuple[int, ...], ...]
+    _row_ids: tuple[RowId, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def num_rows(self) -> int:
         return len(self.requests)
 
     def row_id(self, row: int) -> RowId:
-        return RowId(self.requests[row].request_id, self.choices[row], self.incarnations[row], self.epochs[row])
+        return self.row_ids()[row]
 
-    def row_ids(self) -> Iterator[RowId]:
-        return (self.row_id(row) for row in range(self.num_rows))
+    def row_ids(self) -> tuple[RowId, ...]:
+        """The identities of the rows, made once."""
+        found = self._row_ids
+        if found is None:
+            names = [request.request_id for request in self.requests]
+            found = tuple(map(row_id_of, zip(names, self.choices, self.incarnations, self.epochs, strict=True)))
+            object.__setattr__(self, "_row_ids", found)
+        return found
 
 
 class BlockCopy(NamedTuple):
@@ -177,7 +198,7 @@ class BlockCopy(NamedTuple):
     num_slots: int
 
 
-@dataclass(frozen=True, slots=True)
+@_value
 class Reservation:
     """The physical side of a plan: what was taken for it, and what the device must do before its rows.
 
@@ -196,7 +217,7 @@ class Reservation:
     evicted: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_value
 class PlannedStep:
     """A plan with its reservation, ready to launch, and the choices that were preempted to make room for it."""
 
@@ -205,7 +226,7 @@ class PlannedStep:
     preempted: tuple[RowId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@_value
 class StepResult:
     """What a launched plan produced: 0..k tokens a row, in the plan's row order, with the rows' identities."""
 
@@ -215,7 +236,7 @@ class StepResult:
     tokens: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@_value
 class Output:
     """News for the user of one choice: tokens ``index .. index + len(token_ids) - 1``, and its end if it ended."""
 
@@ -278,10 +299,10 @@ class SequenceSnapshot(NamedTuple):
 
     @property
     def row_id(self) -> RowId:
-        return RowId(self.request_id, self.choice, self.incarnation, self.epoch)
+        return row_id_of(self[:4])
 
 
-@dataclass(frozen=True, slots=True)
+@_value
 class Snapshot:
     """Everything that the harness may see of a target at one instant, at rest between two verbs.
 
@@ -355,6 +376,11 @@ class Event(NamedTuple):
     blocks: tuple[int, ...] = ()
     tokens: int = 0
     reason: str = ""
+
+
+event_of = cast(
+    "Callable[[tuple[EventKind, RowId | None, int | None, tuple[int, ...], int, str]], Event]", partial(tuple.__new__, Event)
+)
 
 
 @dataclass(slots=True)
