@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ci.ending import in_words, raise_on_sigterm
+from ci.model_command import model
 from engine_under_test.errors import AssayError, BadInput, ConfigError
 
 if TYPE_CHECKING:
@@ -192,6 +193,9 @@ def bench(what: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(measured.to_json()))
     sys.exit(measured.verdict.exit_code)
+
+
+assay.add_command(model)
 
 
 def parse_duration(text: str) -> float:

