@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import chain, compress
+from itertools import chain
+from operator import add
 
 import numpy as np
 
@@ -19,8 +20,6 @@ from models.allocator_model import Key
 from models.law import POISON, Law, Track
 from properties.doubles import RecordingNoise
 from properties.moment import Execution
-
-_POISON = np.uint64(POISON)
 
 
 class Flight:
@@ -57,7 +56,15 @@ class Device:
         self._stream: deque[Flight] = deque()
         self._noise = RecordingNoise(PhiloxNoise())
         self._runner = self._new_runner()
-        self._shadow = self._runner.store.copy()
+        self._look_at_store()
+
+    def _look_at_store(self) -> None:
+        """Views of the new runner's store, and its content as it is now."""
+        store = self._runner.store
+        self._flat = store.reshape(-1)
+        self._words = store.data.cast("B").cast("Q")  # word 2 * slot + layer
+        self._shadow = self._flat.copy()
+        self._differs = np.empty(self._flat.shape, dtype=np.bool_)
 
     def _new_runner(self) -> FingerprintRunner:
         caps = self._caps
@@ -105,16 +112,15 @@ class Device:
         before, self._runner = self._runner, self._new_runner()
         if keeps_content:
             np.copyto(self._runner.store, before.store)
-        self._shadow = self._runner.store.copy()
+        self._look_at_store()
 
     def _run(self, flight: Flight) -> Execution:
         step = flight.step
         launch = self._runner.launch(step.plan, step.reservation)
         result = launch.result()
-        store = self._runner.store
-        changed = (store != self._shadow).reshape(-1).nonzero()[0] // 2
-        np.copyto(self._shadow, store)
-        ends = [start + count for start, count in zip(step.plan.starts, step.plan.num_tokens, strict=True)]
+        changed = np.not_equal(self._flat, self._shadow, out=self._differs).nonzero()[0]
+        np.copyto(self._shadow, self._flat)
+        ends = list(map(add, step.plan.starts, step.plan.num_tokens))
         tracks = flight.tracks
         self._law.extend(tracks, ends)
         return Execution(
@@ -124,23 +130,25 @@ class Device:
             expected_cells=self._law.cells(tracks, ends),
             row_ends=launch.row_ends,
             expected_tokens=self._expected_tokens(flight, ends),
-            changed_slots=frozenset(changed.tolist()),
+            changed_slots=frozenset([word >> 1 for word in changed.tolist()]),
             stale_slots=self._stale_slots(step),
             addresses=self._noise.take_addresses(),
         )
 
     def _stale_slots(self, step: PlannedStep) -> frozenset[int]:
         """Slots of new blocks that the plan does not write and that hold something other than poison."""
-        reservation, size = step.reservation, self._caps.block_size
-        new = [block for blocks in reservation.new_blocks for block in blocks]
-        if not new or size == 1:
+        reservation, size, words = step.reservation, self._caps.block_size, self._words
+        if size == 1:
             return frozenset()
-        slots = {slot for block in new for slot in range(block * size, (block + 1) * size)}.difference(reservation.slots)
+        found = [
+            slot
+            for block in chain.from_iterable(reservation.new_blocks)
+            for slot in range(block * size, (block + 1) * size)
+            if words[2 * slot] != POISON or words[2 * slot + 1] != POISON
+        ]
         for copy in reservation.copies:
-            slots.difference_update(range(copy.target * size, copy.target * size + copy.num_slots))
-        left = list(slots)
-        is_stale = self._runner.store.take(left, axis=0) != _POISON
-        return frozenset(compress(left, is_stale.any(axis=1))) if is_stale.any() else frozenset()
+            found = [slot for slot in found if not copy.target * size <= slot < copy.target * size + copy.num_slots]
+        return frozenset(found).difference(reservation.slots)
 
     def _expected_tokens(self, flight: Flight, ends: list[int]) -> tuple[tuple[int, ...], ...]:
         """What the rows sample by the law; the next plans of these choices compute on it."""

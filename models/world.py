@@ -7,32 +7,28 @@ what happened, make a `Moment` of it, and judge that. Never chooses an op and ne
 from __future__ import annotations
 
 import gc
-import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from engine_under_test.adapters.base import Target, TransactionalTarget
 from engine_under_test.errors import RunnerError
 from engine_under_test.seams import Hasher
-from engine_under_test.types import Admission, Counters, Event, EventKind, Snapshot
+from engine_under_test.types import Admission, EventKind, Snapshot
 from models.device import Device, Flight
 from models.facts import ModelFacts
-from models.judging import CheckerCrashed, Judge
+from models.judging import CheckerCrashed
+from models.watch import Watch
 from properties.history import History, Landing
 from properties.invariants import ALL
 from properties.invariants.predicate import Predicate
 from properties.moment import Happening, Moment
 from properties.op import Op, OpKind
-from properties.recount import Recount
 from properties.verdict import Violation
 
-AUDIT_EVERY = 16  # steps between two looks at whole structures
 _ALLOCATIONS = 50_000  # between two collections of the youngest objects
 _PAST_RESULTS = 64
-_PLANS_UNTIL_HEALED = 3  # a lost step is retried with half of its rows, the rest comes after
 
 
 @contextmanager
@@ -64,30 +60,17 @@ class World:
     ) -> None:
         self.target = target
         self.caps = caps = target.caps
-        self.violation: Violation | None = None
         self.history = History({"target": caps.name, "has_events": caps.has_events})
         self.ops = 0
         self.noops = 0
-        self.checked_steps = 0  # plans that landed with at least one row
         self.facts = ModelFacts(caps, hasher)
+        self._watch = Watch(target, self.facts, self.history, predicates, on_moment)
         self._more = cast("TransactionalTarget", target)  # called only where the caps say so
         self._device = Device(caps)
-        self._on_moment = on_moment
-        self._predicates = Judge(predicates, caps)
-        self._audited_steps = 0
-        self._index = -1
         self._admission: Admission | None = None
         self._flights: list[Flight] = []  # launched, neither committed nor lost
-        self._set_unsettled({})
         self._lost: list[Flight] = []  # abandoned, perhaps still to be executed
         self._past: deque[Flight] = deque(maxlen=_PAST_RESULTS)
-        self._is_held = False
-        self._is_refusing = False
-        self._plans_until_healed = 0
-        self._is_watched = False  # a fault was active at some time of this happening
-        self._counters: Callable[[], Counters] | None = getattr(target, "counters", None)
-        self._recount = Recount()
-        self._snapshot = target.snapshot()
         self._verbs: dict[OpKind, Callable[[Op], bool]] = {
             OpKind.ADD: self._add,
             OpKind.ABORT: self._abort,
@@ -111,9 +94,9 @@ class World:
 
     def apply(self, op: Op) -> bool:
         """One op. Never raises for what a target does: that is a violation."""
-        if self.violation is not None:
+        if self._watch.violation is not None:
             return False
-        self._index += 1
+        self._watch.op_index += 1
         self._admission = None
         first = len(self.history)
         try:
@@ -121,7 +104,7 @@ class World:
         except CheckerCrashed:
             raise
         except Exception as error:  # whatever a target raises is a finding, and the run goes on to report it
-            self._crashed(op, error)
+            self._watch.crashed(op, error)
             did = True
         self.history.add_op(op, not did, self._admission)
         records = self.history.records
@@ -130,8 +113,8 @@ class World:
             self.ops += 1
         else:
             self.noops += 1
-        if self.violation is not None:
-            self.history.add(self.violation)
+        if self._watch.violation is not None:
+            self.history.add(self._watch.violation)
         return did
 
     def run(self, ops: Iterable[Op]) -> None:
@@ -139,18 +122,32 @@ class World:
         with _rare_collections():
             for op in ops:
                 self.apply(op)
-                if self.violation is not None:
+                if self._watch.violation is not None:
                     return
+
+    @property
+    def violation(self) -> Violation | None:
+        """The first thing wrong."""
+        return self._watch.violation
+
+    @property
+    def checked_steps(self) -> int:
+        """Plans that landed with at least one row."""
+        return self._watch.checked_steps
 
     @property
     def evaluations(self) -> Counter[str]:
         """How often each predicate was evaluated, by identifier."""
-        return self._predicates.evaluations
+        return self._watch.evaluations
 
     @property
     def snapshot(self) -> Snapshot:
         """The target as it was last seen."""
-        return self._snapshot
+        return self._watch.snapshot
+
+    @property
+    def has_fault(self) -> bool:
+        return self._watch.has_fault
 
     @property
     def num_live(self) -> int:
@@ -160,23 +157,19 @@ class World:
     def num_in_flight(self) -> int:
         return len(self._flights)
 
-    @property
-    def has_fault(self) -> bool:
-        return self._is_held or self._is_refusing or self._plans_until_healed > 0
-
     # -- requests ----------------------------------------------------------------------------------------------
 
     def _add(self, op: Op) -> bool:
         request = op.request
         if request is None:
             return False
-        before = self._snapshot
+        before = self._watch.snapshot
         answer = self._admission = self.target.add(request)
         wrong = self.facts.requests.judge_admission(request, answer, self.facts.clock_s)
-        after, events = self._observe()
+        after, events = self._watch.observe()
         if answer.is_accepted and wrong is None:
             self.facts.accepted(request, answer.incarnation)
-        self._judge(Happening.ADDED, before, after, events, wrong, request=request, is_accepted=answer.is_accepted)
+        self._watch.judge(Happening.ADDED, before, after, events, wrong, request=request, is_accepted=answer.is_accepted)
         return True
 
     def _abort(self, op: Op) -> bool:
@@ -184,9 +177,9 @@ class World:
         keys = model.keys_of(op.request_id)
         if not self.caps.has_abort or not model.was_known(op.request_id):
             return False
-        before = self._snapshot
+        before = self._watch.snapshot
         told = self.target.abort(op.request_id)
-        after, events = self._observe()
+        after, events = self._watch.observe()
         wrong = None
         may_differ = self.caps.has_deadlines and not self.caps.has_events  # an end by deadline shows with its output only
         if told is not bool(keys) and not may_differ:
@@ -196,7 +189,7 @@ class World:
             self.facts.aborted(op.request_id, after)
             self._device.forget(keys)
         request = self.facts.requests.ended[keys[0]].request if keys and told and wrong is None else None
-        self._judge(Happening.ABORTED, before, after, events, wrong, request=request, is_accepted=told)
+        self._watch.judge(Happening.ABORTED, before, after, events, wrong, request=request, is_accepted=told)
         return told
 
     def _deliver(self) -> bool:
@@ -207,10 +200,10 @@ class World:
         model = self.facts.requests
         wrong = model.deliver(outputs, self.facts.clock_s)
         if model.fresh_ends:
-            self.facts.told_ends(model.fresh_ends, self._snapshot)
+            self.facts.told_ends(model.fresh_ends, self._watch.snapshot)
             self._device.forget(model.fresh_ends)
             model.fresh_ends = []
-        self._judge(Happening.DELIVERED, self._snapshot, self._snapshot, (), wrong, outputs=outputs)
+        self._watch.judge(Happening.DELIVERED, self._watch.snapshot, self._watch.snapshot, (), wrong, outputs=outputs)
         return True
 
     # -- plans -------------------------------------------------------------------------------------------------
@@ -221,27 +214,27 @@ class World:
             return False
         if not self._finish_lost():
             return True
-        before = self._snapshot
+        before = self._watch.snapshot
         if polls and (count := self.target.poll()) != len(self._flights):
-            self.violation = self._miscounted(count)
+            self._watch.violation = self._miscounted(count)
             return True
         step = self.target.plan()
-        after, events = self._observe(may_be_quiet=step is None)
+        after, events = self._watch.observe(may_be_quiet=step is None)
         self.facts.scheduler.asked()
-        wrong = self._learn(events, before, after)
+        wrong = self._watch.learn(events, before, after)
         if step is None:
             self.facts.retry.planned(None)
-            self._judge(Happening.PLANNED, before, after, events, wrong)
+            self._watch.judge(Happening.PLANNED, before, after, events, wrong)
             return bool(events)
         self.facts.preempted(step.preempted, after)
-        wrong = wrong or self.facts.planned(step, is_counted=not self.has_fault)
-        self._plans_until_healed = max(0, self._plans_until_healed - 1)
+        wrong = wrong or self.facts.planned(step, is_counted=not self._watch.has_fault)
+        self._watch.planned()
         in_flight = tuple([flight.step for flight in self._flights])
-        self._judge(Happening.PLANNED, before, after, events, wrong, planned=step, in_flight=in_flight)
+        self._watch.judge(Happening.PLANNED, before, after, events, wrong, planned=step, in_flight=in_flight)
         self.facts.held(step)
         flight = self._device.launch(step)
         self._flights.append(flight)
-        self._set_unsettled({**self._unsettled, flight.plan_id: flight})
+        self._watch.launched(flight)
         return True
 
     def _land(self, k: int) -> bool:
@@ -251,19 +244,19 @@ class World:
         flight = waiting[k]
         if not self._execute(flight):
             return True
-        before = self._snapshot
+        before = self._watch.snapshot
         execution = flight.execution
         assert execution is not None
         self.target.commit(execution.result)
         flight.is_handed = True
-        after, events = self._observe()
+        after, events = self._watch.observe()
         self._note_landing(flight)
         while self._flights and self._flights[0].is_handed:
             landed = self._flights.pop(0)
             self._past.append(landed)
             self._commit(landed, after)
-        wrong = self._learn(events, before, after)
-        self._judge(
+        wrong = self._watch.learn(events, before, after)
+        self._watch.judge(
             Happening.LANDED,
             before,
             after,
@@ -277,7 +270,7 @@ class World:
 
     def _commit(self, flight: Flight, after: Snapshot) -> None:
         self.facts.committed(flight.step, flight.result, after)
-        self.checked_steps += flight.step.plan.num_rows > 0
+        self._watch.checked_steps += flight.step.plan.num_rows > 0
         ended = self.facts.requests.ended
         self._device.forget(row[:3] for row in flight.result.rows if row[:3] in ended)
 
@@ -288,7 +281,7 @@ class World:
 
     def _finish_lost(self) -> bool:
         """The device gets to the end of lost plans before their fences can pass."""
-        if self._lost and not self._is_held:
+        if self._lost and not self._watch.is_held:
             lost, self._lost = self._lost, []
             return all(self._execute(flight) for flight in lost)
         return True
@@ -299,7 +292,9 @@ class World:
             self._device.execute(flight)
         except RunnerError as error:
             found = str(error)
-            self.violation = Violation("SC-13", "rows", f"plan {flight.plan_id}", found, "rows that a runner can execute")
+            self._watch.violation = Violation(
+                "SC-13", "rows", f"plan {flight.plan_id}", found, "rows that a runner can execute"
+            )
             return False
         return True
 
@@ -307,11 +302,11 @@ class World:
         """Fences settle with the next plan, in one happening, unless transfers move as well."""
         is_apart = self.caps.has_transfers or len(self._flights) >= self.caps.max_plans_in_flight
         did = self._poll() if is_apart else False
-        if self.violation is None:
+        if self._watch.violation is None:
             did |= self._plan(polls=not is_apart)
-        if self.violation is None:
+        if self._watch.violation is None:
             did |= self._land(0)
-        if self.violation is None:
+        if self._watch.violation is None:
             did |= self._deliver()
         return did
 
@@ -321,39 +316,39 @@ class World:
         flight = self._past[-1 - k]
         if not self._execute(flight):
             return True
-        before = self._snapshot
+        before = self._watch.snapshot
         self.target.commit(flight.result)
-        after, events = self._observe()
-        wrong = self._learn(events, before, after)
-        self._judge(Happening.STALE, before, after, events, wrong, landed=flight.step, result=flight.result)
+        after, events = self._watch.observe()
+        wrong = self._watch.learn(events, before, after)
+        self._watch.judge(Happening.STALE, before, after, events, wrong, landed=flight.step, result=flight.result)
         return True
 
     def _rollback(self) -> bool:
         if not self.caps.has_transaction or len(self._flights) >= self.caps.max_plans_in_flight:
             return False
         did = self._poll()  # what has ended settles first, so that only the reservation is between before and after
-        if self.violation is not None:
+        if self._watch.violation is not None:
             return True
-        before = self._snapshot
+        before = self._watch.snapshot
         step = self._more.reserve()
         if step is not None:
             self._more.rollback(step)
-        after, events = self._observe(may_be_quiet=step is None)
+        after, events = self._watch.observe(may_be_quiet=step is None)
         own = sum(event.kind is EventKind.ROLLED_BACK for event in events) - (step is not None)
-        wrong = self._learn(events, before, after, was_refused=own > 0)
+        wrong = self._watch.learn(events, before, after, was_refused=own > 0)
         self.facts.retry.planned(step.plan if step is not None else None, is_launched=False)
         if step is not None:
             self.facts.preempted(step.preempted, after)
-        self._judge(Happening.ROLLED_BACK, before, after, events, wrong, planned=step)
+        self._watch.judge(Happening.ROLLED_BACK, before, after, events, wrong, planned=step)
         return did or step is not None
 
     def _abandon(self, k: int, never_runs: bool) -> bool:
         if not self.caps.has_transaction or not 0 <= k < len(self._flights):
             return False
-        before = self._snapshot
+        before = self._watch.snapshot
         lost = self._flights[k:]
         told = self._more.abandon(lost[0].plan_id, "the device lost the plan")
-        after, events = self._observe()
+        after, events = self._watch.observe()
         wrong = None
         if not told:
             wrong = Violation("KV-12", "atomic", f"abandon of plan {lost[0].plan_id}", "False", "True: the plan is in flight")
@@ -362,11 +357,11 @@ class World:
             self._drop([*lost, *(flight for flight in self._lost if flight.plan_id > lost[0].plan_id)])
         self._past.extend(flight for flight in lost if not flight.is_dropped)
         self._lost += [flight for flight in lost if flight.execution is None and not flight.is_dropped]
-        self._had_fault()
+        self._watch.had_fault()
         self.facts.abandoned([f.step.plan for f in lost], [f.step.plan for f in self._flights], after)
-        wrong = self._learn(events, before, after) or wrong
+        wrong = self._watch.learn(events, before, after) or wrong
         steps = tuple(flight.step for flight in lost)
-        self._judge(Happening.ABANDONED, before, after, events, wrong, landed=steps[0], abandoned=steps)
+        self._watch.judge(Happening.ABANDONED, before, after, events, wrong, landed=steps[0], abandoned=steps)
         return True
 
     def _drop(self, flights: list[Flight]) -> None:
@@ -380,14 +375,14 @@ class World:
     def _poll(self) -> bool:
         if not self._finish_lost():
             return True
-        before = self._snapshot
+        before = self._watch.snapshot
         count = self.target.poll()
-        after, events = self._observe(may_be_quiet=True)
-        wrong = self._learn(events, before, after)
+        after, events = self._watch.observe(may_be_quiet=True)
+        wrong = self._watch.learn(events, before, after)
         wrong = wrong or self._miscounted(count)
         if after is before and wrong is None:
             return False
-        self._judge(Happening.POLLED, before, after, events, wrong)
+        self._watch.judge(Happening.POLLED, before, after, events, wrong)
         return bool(events) or before.unsettled != after.unsettled
 
     def _miscounted(self, count: int) -> Violation | None:
@@ -397,56 +392,56 @@ class World:
         return Violation("SC-1", "pairing", "plans in flight", str(count), f"{expected}: launched, neither committed nor lost")
 
     def _hold(self, on: bool) -> bool:
-        if not self.caps.has_fences or on is self._is_held:
+        if not self.caps.has_fences or on is self._watch.is_held:
             return False
         self._more.hold_fences(on)
-        self._is_held = on
+        self._watch.is_held = on
         return True
 
     def _refuse(self, k: int) -> bool:
-        if not self.caps.has_transaction or (k < 1 and not self._is_refusing):
+        if not self.caps.has_transaction or (k < 1 and not self._watch.is_refusing):
             return False
         self._more.refuse_block(k if k >= 1 else None)
-        self._is_refusing = k >= 1
+        self._watch.is_refusing = k >= 1
         return True
 
     def _advance(self, op: Op) -> bool:
         if not op.seconds > 0:
             return False
-        before = self._snapshot
+        before = self._watch.snapshot
         self.target.advance_clock(op.seconds)
         self.facts.advanced(op.seconds)
-        after, events = self._observe(may_be_quiet=True)
-        wrong = self._learn(events, before, after)
+        after, events = self._watch.observe(may_be_quiet=True)
+        wrong = self._watch.learn(events, before, after)
         if after is not before or wrong is not None:
-            self._judge(Happening.OTHER, before, after, events, wrong)
+            self._watch.judge(Happening.OTHER, before, after, events, wrong)
         return True
 
     def _reset(self) -> bool:
         if not self.caps.has_reset:
             return False
-        before = self._snapshot
+        before = self._watch.snapshot
         self._more.reset_cache()
-        after, events = self._observe()
+        after, events = self._watch.observe()
         self.facts.reset()
-        wrong = self._learn(events, before, after)
-        self._judge(Happening.RESET, before, after, events, wrong)
+        wrong = self._watch.learn(events, before, after)
+        self._watch.judge(Happening.RESET, before, after, events, wrong)
         return True
 
     def _restart(self, keeps_content: bool) -> bool:
         if not self.caps.has_restart:
             return False
         self._device.execute_all()
-        before = self._snapshot
+        before = self._watch.snapshot
         self._more.restart()
         self._past.extend(self._flights)
         self._flights, self._lost = [], []
-        self._set_unsettled({})
-        after, events = self._observe()
+        self._watch.restarted()
+        after, events = self._watch.observe()
         self.facts.restarted(after)
         self._device.restart(keeps_content)
-        wrong = self._learn(events, before, after)
-        self._judge(Happening.RESTARTED, before, after, events, wrong)
+        wrong = self._watch.learn(events, before, after)
+        self._watch.judge(Happening.RESTARTED, before, after, events, wrong)
         return True
 
     # -- drain -------------------------------------------------------------------------------------------------
@@ -455,19 +450,19 @@ class World:
         """Heals every fault and runs everything to its end, within what the target promises."""
         self._refuse(0)
         self._hold(False)
-        self._plans_until_healed = 0
+        self._watch.healed()
         did = False
         idle = 0
         bound = (self.facts.requests.remaining_tokens() + 1) * self.caps.progress_bound + len(self._flights) + 1
         for _ in range(bound):
-            if not (self.facts.requests.live or self._flights) or self.violation is not None:
+            if not (self.facts.requests.live or self._flights) or self._watch.violation is not None:
                 break
             progress = self._step()
             did |= progress
             idle = 0 if progress else idle + 1
             if idle > 2:
                 break
-        if self.violation is not None:
+        if self._watch.violation is not None:
             return True
         return self._settle(bound) or did
 
@@ -475,9 +470,9 @@ class World:
         did = self._deliver()
         for _ in range(4):
             did |= self._poll()
-            if self.violation is not None or not self._snapshot.unsettled:
+            if self._watch.violation is not None or not self._watch.snapshot.unsettled:
                 break
-        if self.violation is not None:
+        if self._watch.violation is not None:
             return True
         live = self.facts.requests.live
         wrong = None
@@ -488,112 +483,8 @@ class World:
                 "SC-7", "progress", "after a drain", found, f"none within {bound} iterations, with every fault healed"
             )
         wrong = wrong or self.facts.requests.judge_quiet()
-        before = self._snapshot
-        after, events = self._observe()
-        self._judge(Happening.DRAINED, before, after, events, wrong, is_audit=True)
-        if self._counters is not None:
-            counters = self._counters()
-            self.history.add(replace(counters, finished=dict(counters.finished)))
+        before = self._watch.snapshot
+        after, events = self._watch.observe()
+        self._watch.judge(Happening.DRAINED, before, after, events, wrong, is_audit=True)
+        self._watch.note_counters()
         return did
-
-    # -- seeing and judging ------------------------------------------------------------------------------------
-
-    def _observe(self, may_be_quiet: bool = False) -> tuple[Snapshot, tuple[Event, ...]]:
-        """The snapshot after a verb, and the events of it. ``may_be_quiet``: without events, nothing has changed."""
-        events: tuple[Event, ...] = ()
-        self._is_watched = self.has_fault
-        if self.caps.has_events:
-            events = self._more.take_events()
-            if events:
-                self.history.extend(events)
-                self._recount.add(events)
-            elif may_be_quiet:
-                return self._snapshot, ()
-        self._snapshot = self.target.snapshot()
-        return self._snapshot, events
-
-    def _learn(
-        self, events: tuple[Event, ...], before: Snapshot, after: Snapshot, was_refused: bool | None = None
-    ) -> Violation | None:
-        """What events and snapshots tell the models. ``was_refused``: a refused block rolled a plan back."""
-        if after is before:
-            return None
-        if was_refused is None:
-            was_refused = self._is_refusing and any(event.kind is EventKind.ROLLED_BACK for event in events)
-        if was_refused and self._is_refusing:
-            self._is_refusing = False
-            self._had_fault()
-            self.facts.refused()
-        wrong = self.facts.saw_events(events, after) if events else None
-        self.facts.saw_snapshot(before, after)
-        return wrong
-
-    def _had_fault(self) -> None:
-        self._plans_until_healed = _PLANS_UNTIL_HEALED
-
-    def _judge(
-        self,
-        happening: Happening,
-        before: Snapshot,
-        after: Snapshot,
-        events: tuple[Event, ...],
-        wrong: Violation | None,
-        is_audit: bool = False,
-        **columns: Any,
-    ) -> None:
-        """One moment before every predicate; what a model found (``wrong``) counts when no predicate found anything."""
-        is_audit = is_audit or self.checked_steps - self._audited_steps >= AUDIT_EVERY
-        if is_audit:
-            self._audited_steps = self.checked_steps
-        moment = Moment(
-            caps=self.caps,
-            happening=happening,
-            op_index=self._index,
-            before=before,
-            after=after,
-            facts=self.facts,
-            events=events,
-            counters=self._counters() if self._counters is not None else None,
-            recount=self._recount.counters if self.caps.has_events else None,
-            uses=self._uses,
-            writes=self._writes,
-            has_fault=self._is_watched or self.has_fault,
-            is_audit=is_audit,
-            **columns,
-        )
-        wrong = self._predicates.judge(moment) or wrong
-        self.violation = self.violation or wrong or self._settled(after)
-        if self._on_moment is not None:
-            self._on_moment(moment)
-
-    def _set_unsettled(self, flights: dict[int, Flight]) -> None:
-        """Plans whose fence has not passed, and what they use and write: new mappings, since moments keep the old ones."""
-        self._unsettled = flights
-        self._uses = {plan_id: flight.uses for plan_id, flight in flights.items()}
-        self._writes = {plan_id: flight.writes for plan_id, flight in flights.items()}
-
-    def _settled(self, after: Snapshot) -> Violation | None:
-        """Plans whose fence has passed leave; none may before its work was done, or while fences are held."""
-        unsettled = after.unsettled if self.caps.has_fences else after.plans
-        if self._unsettled.keys() <= set(unsettled):
-            return None
-        left = [flight for plan_id, flight in self._unsettled.items() if plan_id not in unsettled]
-        self._set_unsettled({plan_id: flight for plan_id, flight in self._unsettled.items() if plan_id in unsettled})
-        if not self.caps.has_fences:
-            return None
-        for flight in left:
-            if (flight.execution is None and not flight.is_dropped) or self._is_held:
-                why = "its fence is held" if flight.execution is not None else "its work has not run"
-                return Violation("KV-10", "lifetime", f"plan {flight.plan_id}", "settled", f"not settled: {why}")
-        return None
-
-    def _crashed(self, op: Op, error: Exception) -> None:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        self.violation = self.violation or Violation(
-            "CRASH",
-            "crash",
-            f"op {self._index} ({op.kind.value})",
-            f"{type(error).__name__}: {error}",
-            "no exception",
-            (f"raised in {where.name}, {where.filename.rsplit('/', 1)[-1]} line {where.lineno}",),
-        )

@@ -341,12 +341,15 @@ def _out_of_range(request: Request) -> str:
     sampling, length = request.sampling, len(request.prompt)
     media = sorted(request.media, key=lambda item: item.start)
     placed = zip(media, (0, *(item.start + item.length for item in media)), strict=False)
-    counts = (sampling.max_tokens, sampling.min_tokens, sampling.seed, sampling.n, request.priority)
+    counts = (sampling.max_tokens, sampling.min_tokens, sampling.seed, sampling.n, sampling.top_k, request.priority)
     integers = (*counts, *(place for item in media for place in (item.start, item.length)))
     rules = (
         ("max_tokens", sampling.max_tokens, "at least 1", sampling.max_tokens >= 1),
         ("min_tokens", sampling.min_tokens, "0 .. max_tokens", 0 <= sampling.min_tokens <= sampling.max_tokens),
         ("temperature", sampling.temperature, "finite and >= 0", 0 <= sampling.temperature < math.inf),
+        ("top_k", sampling.top_k, ">= 0", sampling.top_k >= 0),
+        ("top_p", sampling.top_p, "> 0 and <= 1", 0 < sampling.top_p <= 1),
+        ("min_p", sampling.min_p, ">= 0 and <= 1", 0 <= sampling.min_p <= 1),
         ("seed", sampling.seed, "0 .. 2**64 - 1", 0 <= sampling.seed < 2**64),
         ("n", sampling.n, "1 here", sampling.n == 1),
         ("priority", request.priority, "an integer of 32 bits", -(2**31) <= request.priority < 2**31),
