@@ -67,11 +67,11 @@ def test_noise_gives_the_published_uniforms() -> None:
 
 
 @pytest.mark.parametrize(("request_", "cells"), [(ONE, CELLS_ONE), (TWO, CELLS_TWO)], ids=["plain", "adapter and media"])
-@pytest.mark.parametrize("few", [0, 24], ids=["as arrays", "one by one"])
+@pytest.mark.parametrize("many", [1, 24], ids=["as arrays", "one by one"])
 def test_cells_are_those_of_the_worked_examples(
-    request_: Request, cells: str, few: int, monkeypatch: pytest.MonkeyPatch
+    request_: Request, cells: str, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(law_module, "_FEW", few)
+    monkeypatch.setattr(law_module, "_MANY", many)
     law = Law(8)
     track = law.open(request_, 0)
     law.extend([track], [len(request_.prompt)])
@@ -132,12 +132,14 @@ def test_everything_masked_gives_token_zero() -> None:
 @given(
     st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=12), min_size=1, max_size=4),
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
-    st.sampled_from((4, 64, 4096)),
+    st.booleans(),
 )
 def test_cells_do_not_depend_on_the_chunks_or_on_batch_mates(
-    prompts: list[list[int]], chunks: list[int], capacity: int
+    prompts: list[list[int]], chunks: list[int], is_warm: bool
 ) -> None:
-    law = Law(8, capacity)
+    law = Law(8)
+    if is_warm:  # every prompt was seen before
+        law.extend([law.open(Request("", tuple(prompt)), 0) for prompt in prompts], [len(prompt) for prompt in prompts])
     requests = [Request(str(i), tuple(p), media=(Media("m", 1, 3),) * (i % 2)) for i, p in enumerate(prompts)]
     together = [law.open(request, 0) for request in requests]
     for step in range(12):
@@ -151,18 +153,48 @@ def test_cells_do_not_depend_on_the_chunks_or_on_batch_mates(
         assert law.next_tokens([track], [track.length]) == alone_law.next_tokens([alone], [alone.length])
 
 
-def test_a_track_outlives_its_room_and_its_neighbours() -> None:
-    law = Law(8, capacity=16)
-    request = Request("long", (1, 2, 3), SamplingParams(max_tokens=2))
-    kept = law.open(request, 0)
-    for number in range(40):
-        law.open(Request(f"gone{number}", (7, 7)), 0)
-        law.extend([kept], [len(kept.tokens)])
-        kept.tokens.append(number % 8)
-    length = len(kept.tokens) - 1
-    roomy = Law(8, capacity=4096)
-    other = roomy.open(request, 0)
-    other.tokens = list(kept.tokens)
-    roomy.extend([other], [length])
-    assert (law.cells([kept], [length]) == roomy.cells([other], [length])).all()
-    assert law.next_tokens([kept], [length]) == roomy.next_tokens([other], [length])
+_SAMPLINGS = (
+    SamplingParams(),
+    SamplingParams(temperature=1.0, seed=7),
+    SamplingParams(temperature=0.3, seed=2**64 - 1, stop_token_ids=(1, 2, 40), min_tokens=4),
+    SamplingParams(temperature=2.0, min_p=0.05, top_k=5, top_p=0.8),
+    SamplingParams(stop_token_ids=tuple(range(16)), min_tokens=8),
+    SamplingParams(temperature=1.0, stop_token_ids=tuple(range(16)), min_tokens=8),
+)
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 15), min_size=1, max_size=9), st.sampled_from(_SAMPLINGS)), max_size=6))
+def test_tokens_are_the_same_row_by_row_and_as_arrays(rows: list[tuple[list[int], SamplingParams]]) -> None:
+    law = Law(16)
+    tracks = [law.open(Request("", tuple(prompt), sampling), number) for number, (prompt, sampling) in enumerate(rows)]
+    lengths = [len(prompt) for prompt, _ in rows]
+    law.extend(tracks, lengths)
+    one_by_one = law.next_tokens(tracks, lengths)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(law_module, "_SMALL_VOCABULARY", 0)
+        assert law.next_tokens(tracks, lengths) == one_by_one
+
+
+def test_a_long_track_holds_what_it_would_hold_position_by_position() -> None:
+    request = Request("long", tuple(n * n % 8 for n in range(400)), adapter=Adapter("lora", 2), media=(Media("m", 90, 200),))
+    at_once, in_steps = Law(8), Law(8)
+    track, other = at_once.open(request, 0), in_steps.open(request, 0)
+    at_once.extend([track], [400])
+    for end in range(1, 401):
+        in_steps.extend([other], [end])
+    assert (at_once.cells([track], [400]) == in_steps.cells([other], [400])).all()
+    assert track.digests == other.digests
+    assert at_once.next_tokens([track], [400]) == in_steps.next_tokens([other], [400])
+
+
+def test_prompts_that_part_inside_a_remembered_piece_part_in_their_cells() -> None:
+    law, cold = Law(8), Law(8)
+    prompts = [(1, 2, 3, 4, 5, 6, 7, 0, 1), (1, 2, 3, 4, 5, 6, 7, 1, 1), (1, 2, 3, 4, 5), (2, 2, 3, 4, 5, 6, 7, 0, 1)]
+    requests = [Request("", prompt, adapter=adapter) for adapter in (None, Adapter("lora", 2)) for prompt in prompts]
+    for request in (*requests, *requests):
+        tracks = law.open(request, 0), cold.open(request, 0)
+        law.extend([tracks[0]], [len(request.prompt)])
+        cold._pieces.clear()
+        cold.extend([tracks[1]], [len(request.prompt)])
+        assert tracks[0].words == tracks[1].words
+        assert (tracks[0].digests, tracks[0].total) == (tracks[1].digests, tracks[1].total)
