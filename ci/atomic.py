@@ -50,9 +50,7 @@ def write_all(folder: Path, texts: Mapping[str, str]) -> None:
         _replace_all(staged)
     except BaseException as error:
         _remove(temporary for temporary, _path in staged)
-        for empty in reversed(made):
-            with suppress(OSError):
-                empty.rmdir()
+        _unmake(made)
         if isinstance(error, OSError):
             raise CannotWrite(refusal(error, folder)) from error
         raise
@@ -86,9 +84,15 @@ def _replace_all(staged: Sequence[tuple[Path, Path]]) -> None:
 
 def _make_folder(folder: Path, made: list[Path]) -> None:
     """Adds the folders that were not there yet to `made`, outermost first."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    made += reversed([each for each in (folder, *folder.parents) if not each.exists()])
     folder.mkdir(parents=True, exist_ok=True)
-    made += reversed(missing)
+
+
+def _unmake(made: Sequence[Path]) -> None:
+    """Takes away again what `_make_folder` made, as far as it is empty."""
+    for empty in reversed(made):
+        with suppress(OSError):
+            empty.rmdir()
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -99,15 +103,16 @@ def _remove(paths: Iterable[Path]) -> None:
 
 def probe(folder: Path) -> None:
     """Raises BadInput at once if a report could not be put into the folder: better now than after minutes of work."""
+    made: list[Path] = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder, made)
         temporary = folder / f".probe.{os.getpid()}.tmp"
         try:
             _write_and_sync(temporary, "-" * 65536)
         finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+            _remove((temporary,))
     except OSError as error:
+        _unmake(made)
         raise BadInput(refusal(error, folder)) from error
 
 

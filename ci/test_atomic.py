@@ -72,6 +72,17 @@ def test_a_read_only_folder_is_found_before_any_work(tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_probe_that_is_refused_takes_away_the_folders_that_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(BadInput, match="the disk is full"):
+        probe(tmp_path / "kept" / "reports" / "one")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "kept"]
+
+
 def test_a_probe_leaves_nothing_behind(tmp_path: Path) -> None:
     probe(tmp_path / "report")
     assert list((tmp_path / "report").iterdir()) == []
