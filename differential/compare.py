@@ -1,0 +1,281 @@
+"""Is what the engine computed what an oracle says? Teacher-forced on the engine's own tokens, first divergence named.
+
+Owns the stated tolerances, what counts as a tie, and the value `Divergence`. Never runs an engine (`running.py`).
+
+A tolerance is a share of the spread (standard deviation) of the oracle's logits in a row, so that one figure serves models
+whose logits differ in size. Two tokens tie if the oracle's scores of them lie within twice the tolerance: each of the two
+logits may be off by it. Measured over every setting of the suite `float-settings`, oracle one in float64: see `TOLERANCES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from engine_under_test.sampling.noise import PhiloxNoise
+from engine_under_test.seams import Purpose
+from engine_under_test.types import FinishReason, Request, SamplingParams
+from properties.invariants.catalogue import CATALOGUE
+from properties.verdict import Violation
+
+# Largest share of the spread by which a logit of the engine may differ, by the type in which the engine computes.
+TOLERANCES = {torch.float32: 5e-5, torch.bfloat16: 0.4}
+TOLERANCES_OF_MODELS: dict[tuple[str, torch.dtype], float] = {}
+
+
+def tolerance_of(dtype: torch.dtype, model: str = "tiny") -> float:
+    """The share for a model; deep ones have their own."""
+    return TOLERANCES_OF_MODELS.get((model, dtype), TOLERANCES[dtype])
+
+
+class Oracle(Protocol):
+    """Whoever knows the logits of a token sequence."""
+
+    @property
+    def name(self) -> str: ...
+
+    def logits(self, tokens: tuple[int, ...], begin: int) -> torch.Tensor:
+        """[len(tokens) - begin, vocab] float64: row ``i`` is what follows position ``begin + i``."""
+
+
+class CachedOracle:
+    """Remembers what it was asked: most settings lead to the same tokens."""
+
+    def __init__(self, name: str, ask: Callable[[tuple[int, ...], int], torch.Tensor], most: int = 256) -> None:
+        self.name = name
+        self._ask = ask
+        self._most = most
+        self._known: dict[tuple[tuple[int, ...], int], torch.Tensor] = {}
+
+    def logits(self, tokens: tuple[int, ...], begin: int) -> torch.Tensor:
+        """See `Oracle`."""
+        key = tokens, begin
+        if key not in self._known:
+            if len(self._known) >= self._most:
+                del self._known[next(iter(self._known))]
+            self._known[key] = self._ask(tokens, begin).double()
+        return self._known[key]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Emitted:
+    """One choice of a request as an engine ran it: its tokens, the raw logits behind each [tokens, vocab], and how it ended."""
+
+    request: Request
+    choice: int
+    tokens: tuple[int, ...]
+    logits: torch.Tensor
+    end: FinishReason | None
+    message: str = ""
+
+    @property
+    def forced(self) -> tuple[int, ...]:
+        """What a teacher hands to an oracle: everything that stood before the last token."""
+        return self.request.prompt + self.tokens[:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The logits of both candidates, as one of the parties sees them."""
+
+    by: str
+    of_token: float
+    of_other: float
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first place where a run is not what it should be.
+
+    ``token`` is the engine's; ``other`` the candidate against it: the token that should have come, or, if that is the same
+    one, the token whose logit is off the most. ``position`` is the index of the token in prompt + output, ``index`` that in
+    the output. ``error``: how far off, and ``allowed``: how far it may be, both in logits.
+    """
+
+    invariant: str
+    what: str
+    request_id: str
+    choice: int
+    index: int
+    position: int
+    token: int
+    other: int
+    error: float
+    allowed: float
+    seen: tuple[Seen, ...] = ()
+
+    def violation(self, facts: tuple[str, ...] = ()) -> Violation:
+        """The same for a report."""
+        told = tuple(
+            f"{each.by:<13} token {self.token}: {each.of_token:.6f}   token {self.other}: {each.of_other:.6f}"
+            for each in self.seen
+        )
+        return Violation(
+            self.invariant,
+            CATALOGUE[self.invariant].name,
+            f"request {self.request_id}, choice {self.choice}, token {self.index} (position {self.position})",
+            f"{self.what}: off by {self.error:.4g}",
+            f"at most {self.allowed:.4g}",
+            (*told, *facts),
+        )
+
+
+def tokens_of_the_law(request: Request, choice: int, index: int, row: torch.Tensor) -> torch.Tensor | None:
+    """The scores whose maximum is the token that the row's logits lead to; None where a filter (top-k, top-p, min-p) makes a
+    small change of a logit a large one. Greedy: the logits; else those over the temperature plus the noise of the address."""
+    sampling = request.sampling
+    scores = row.clone()
+    if index < sampling.min_tokens:
+        scores[list(sampling.stop_token_ids)] = -torch.inf
+    if sampling.temperature == 0:
+        return scores
+    if has_filter(sampling):
+        return None
+    uniforms = PhiloxNoise().uniform(
+        np.array([sampling.seed], dtype=np.uint64),
+        np.array([choice], dtype=np.uint32),
+        np.array([len(request.prompt) + index], dtype=np.uint32),
+        Purpose.SAMPLE,
+        len(row),
+    )
+    return scores - sampling.temperature * torch.log(-torch.log(torch.from_numpy(uniforms[0])))
+
+
+def has_filter(sampling: SamplingParams) -> bool:
+    return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+
+
+def against_oracle(run: Emitted, oracle: Oracle, share: float) -> Divergence | None:
+    """SE-3: each row of logits equals the oracle's within `share` of its spread. SE-1, and SE-2 for seeded requests: each token
+    has the highest score, or ties with it. The first row that breaks one of them, the token's claim before the logits'."""
+    if not run.tokens:
+        return None
+    truth = oracle.logits(run.forced, len(run.request.prompt) - 1)
+    allowed = share * truth.std(dim=1)
+    errors = (run.logits.double() - truth).abs()
+    worst = errors.amax(dim=1)
+    for index, token in enumerate(run.tokens):
+        found = _wrong_token(run, oracle, index, truth[index], float(allowed[index]))
+        if found is not None:
+            return found
+        if not worst[index] <= allowed[index]:  # also where it is not a number
+            best = int(truth[index].argmax())
+            other = best if best != token else _worst_but(errors[index], token)
+            return _divergence(
+                "SE-3", f"a logit is not {oracle.name}'s", run, index, other, float(worst[index]), float(allowed[index]),
+                _seen(run, index, other, oracle.name, truth[index]),
+            )  # fmt: skip
+    return None
+
+
+def _wrong_token(run: Emitted, oracle: Oracle, index: int, row: torch.Tensor, allowed: float) -> Divergence | None:
+    scores = tokens_of_the_law(run.request, run.choice, index, row)
+    if scores is None:
+        return None
+    best = int(scores.argmax())
+    behind = float(scores[best] - scores[run.tokens[index]])
+    if behind <= 2 * allowed:
+        return None
+    invariant = "SE-1" if run.request.sampling.temperature == 0 else "SE-2"
+    return _divergence(
+        invariant, f"token {run.tokens[index]} where {oracle.name} has {best}", run, index, best, behind, 2 * allowed,
+        _seen(run, index, best, oracle.name, row),
+    )  # fmt: skip
+
+
+def against_plain(run: Emitted, plain: Emitted, oracle: Oracle, share: float) -> Divergence | None:
+    """SE-1, SE-2: the tokens are those of the plain run of the same request, or tie with them where the two part."""
+    index = _parting(run.tokens, plain.tokens)
+    if index is None:
+        return None
+    row = oracle.logits(plain.forced, len(plain.request.prompt) - 1)[index]
+    scores = tokens_of_the_law(run.request, run.choice, index, row)
+    token, other = run.tokens[index], plain.tokens[index]
+    allowed = 2 * share * float(row.std())
+    if scores is None or (apart := float((scores[token] - scores[other]).abs())) <= allowed:
+        return None
+    invariant = "SE-1" if run.request.sampling.temperature == 0 else "SE-2"
+    return _divergence(
+        invariant, f"token {token} where the plain run has {other}", run, index, other, apart, allowed,
+        (*_seen(run, index, other, oracle.name, row), _of("plain run", plain.logits[index], token, other)),
+    )  # fmt: skip
+
+
+def bitwise(run: Emitted, plain: Emitted) -> Divergence | None:
+    """SE-4 and SE-2 in batch-invariant mode: the same bits of every logit, hence the same tokens."""
+    for index, (token, other) in enumerate(zip(run.tokens, plain.tokens, strict=False)):
+        ours, theirs = run.logits[index], plain.logits[index]
+        if not torch.equal(ours, theirs):
+            errors = (ours - theirs).abs()
+            against = other if other != token else _worst_but(errors, token)
+            seen = (_of("engine", ours, token, against), _of("plain run", theirs, token, against))
+            what = "the bits of the logits are not those of the plain run"
+            return _divergence("SE-4", what, run, index, against, float(errors.max()), 0.0, seen)
+        if token != other:
+            seen = (_of("engine", ours, token, other),)
+            return _divergence("SE-2", f"token {token} where the plain run has {other}", run, index, other, 1.0, 0.0, seen)
+    return None
+
+
+def endings(run: Emitted) -> Divergence | None:
+    """SC-12: it ends at its first stop token, else with its last token; never with an error."""
+    sampling = run.request.sampling
+    stops = [i for i, token in enumerate(run.tokens) if token in sampling.stop_token_ids and i >= sampling.min_tokens]
+    should = FinishReason.STOP if stops else FinishReason.LENGTH
+    length = stops[0] + 1 if stops else sampling.max_tokens
+    if run.end is should and len(run.tokens) == length:
+        return None
+    index = max(len(run.tokens) - 1, 0)
+    found = f"ended by {run.end.value if run.end else 'nothing'} after {len(run.tokens)} tokens {run.message}".strip()
+    token = run.tokens[index] if run.tokens else 0
+    what = f"{found}; due: {should.value} after {length}"
+    return Divergence(
+        "SC-12", what, run.request.request_id, run.choice, index, len(run.request.prompt) + index, token, token,
+        float(abs(length - len(run.tokens))), 0.0,
+    )  # fmt: skip
+
+
+def explained(divergence: Divergence, run: Emitted, oracle: Oracle) -> Divergence:
+    """The divergence with one more party's view of the two candidates."""
+    if not run.tokens or any(each.by == oracle.name for each in divergence.seen):
+        return divergence
+    row = oracle.logits(run.forced, len(run.request.prompt) - 1)[divergence.index]
+    return replace(divergence, seen=(*divergence.seen, _of(oracle.name, row, divergence.token, divergence.other)))
+
+
+def worst_shares(run: Emitted, oracle: Oracle) -> Iterator[float]:
+    """For each token: the largest error of a logit, as a share of the spread."""
+    truth = oracle.logits(run.forced, len(run.request.prompt) - 1)
+    yield from ((run.logits.double() - truth).abs().amax(dim=1) / truth.std(dim=1)).tolist()
+
+
+def _parting(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
+    return next((i for i, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other), None)
+
+
+def _worst_but(errors: torch.Tensor, token: int) -> int:
+    """The token that is off the most, `token` left out."""
+    others = errors.nan_to_num(nan=torch.inf).clone()
+    others[token] = -1.0
+    return int(others.argmax())
+
+
+def _of(by: str, row: torch.Tensor, token: int, other: int) -> Seen:
+    return Seen(by, float(row[token]), float(row[other]))
+
+
+def _seen(run: Emitted, index: int, other: int, name: str, row: torch.Tensor) -> tuple[Seen, ...]:
+    token = run.tokens[index]
+    return _of("engine", run.logits[index], token, other), _of(name, row, token, other)
+
+
+def _divergence(
+    invariant: str, what: str, run: Emitted, index: int, other: int, error: float, allowed: float, seen: tuple[Seen, ...]
+) -> Divergence:
+    position = len(run.request.prompt) + index
+    token = run.tokens[index]
+    return Divergence(invariant, what, run.request.request_id, run.choice, index, position, token, other, error, allowed, seen)

@@ -1,0 +1,206 @@
+"""One workload under one setting, judged: against both oracles, the plain run, and the plans of the other runner.
+
+Owns the order of the questions and the count of what was asked. Never a tolerance or a comparison (`compare.py`), and never a
+verdict of a suite.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import zip_longest
+
+import torch
+
+from differential.compare import (
+    CachedOracle,
+    Divergence,
+    Emitted,
+    against_oracle,
+    against_plain,
+    bitwise,
+    endings,
+    explained,
+    tolerance_of,
+    worst_shares,
+)
+from differential.hf_oracle import HfOracle
+from differential.reference import reference_logits
+from differential.running import MakeRunner, Ran, run, transformer_runner
+from differential.setting import DTYPES, ModelSpec, World, plain_world, weights_of
+from engine_under_test.execution.fingerprint import FingerprintRunner
+from engine_under_test.execution.runner import Runner
+from engine_under_test.types import Plan, Request
+from properties.verdict import Violation
+
+PLANS = "DET"  # of a workload whose plans depend on what computes the tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Oracles:
+    """Both oracles of one model. The second is loaded when it is asked first."""
+
+    own: CachedOracle
+    others: CachedOracle
+
+    def __iter__(self) -> Iterator[CachedOracle]:
+        yield self.own
+        yield self.others
+
+
+def oracles_of(model: ModelSpec) -> Oracles:
+    """Oracle one in float64, oracle two in float32, on the weights as they are stored."""
+    loaded: list[HfOracle] = []
+
+    def ask_reference(tokens: tuple[int, ...], begin: int) -> torch.Tensor:
+        return reference_logits(weights_of(model), tokens, begin=begin)
+
+    def ask_transformers(tokens: tuple[int, ...], begin: int) -> torch.Tensor:
+        if not loaded:
+            loaded.append(HfOracle(weights_of(model), torch.float32))
+        return loaded[0].logits(tokens, begin=begin)
+
+    return Oracles(CachedOracle("reference", ask_reference), CachedOracle("transformers", ask_transformers))
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was found. ``violation`` is the first divergence with both oracles' views, or nothing. ``evaluations``: how often
+    each sentence was asked. ``shares``: for each token the largest error of a logit, as a share of the spread."""
+
+    ran: Ran
+    divergence: Divergence | None
+    violation: Violation | None
+    evaluations: Mapping[str, int] = field(default_factory=dict)
+    shares: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class Judge:
+    """Judges workloads on one model; plain runs are made once for all settings that share them."""
+
+    model: ModelSpec
+    make_runner: MakeRunner = transformer_runner
+    asks_second_oracle: bool = True
+    asks_plain_run: bool = True
+    asks_plans: bool = True
+    _plain: dict[tuple[World, tuple[Request, ...]], Ran] = field(default_factory=dict)
+    _oracles: Oracles | None = None
+
+    @property
+    def oracles(self) -> Oracles:
+        if self._oracles is None:
+            self._oracles = oracles_of(self.model)
+        return self._oracles
+
+    def judge(self, world: World, requests: Sequence[Request]) -> Judged:
+        """Runs the requests under the world's setting and asks everything, up to the first divergence."""
+        ran = run(world, requests, self.make_runner)
+        asked: Counter[str] = Counter()
+        found = self._first(world, requests, ran, asked)
+        shares = tuple(share for each in ran.emitted if each.tokens for share in worst_shares(each, self.oracles.own))
+        if found is not None:
+            divergence, emitted = found
+            for oracle in self.oracles:
+                divergence = explained(divergence, emitted, oracle)
+            return Judged(ran, divergence, divergence.violation(_facts(world, requests)), asked, shares)
+        violation = self._plans_differ(world, requests, ran, asked) if self.asks_plans else None
+        return Judged(ran, None, violation, asked, shares)
+
+    def _first(
+        self, world: World, requests: Sequence[Request], ran: Ran, asked: Counter[str]
+    ) -> tuple[Divergence, Emitted] | None:
+        share = tolerance_of(DTYPES[self.model.dtype], self.model.name)
+        for each in ran.emitted:
+            asked["SC-12"] += 1
+            asked["SE-3"] += len(each.tokens)
+            asked["SE-1" if each.request.sampling.temperature == 0 else "SE-2"] += len(each.tokens)
+            oracles = self.oracles if self.asks_second_oracle else (self.oracles.own,)
+            for oracle in oracles:
+                if (found := against_oracle(each, oracle, share)) is not None:
+                    return found, each
+            if (found := endings(each)) is not None:
+                return found, each
+        if not self.asks_plain_run:
+            return None
+        for each, plain in zip(ran.emitted, self._plain_run(world, requests).emitted, strict=True):
+            found = against_plain(each, plain, self.oracles.own, share)
+            if found is None and world.setting.is_batch_invariant:
+                asked["SE-4"] += len(each.tokens)
+                found = bitwise(each, plain)
+            if found is not None:
+                return found, each
+        return None
+
+    def _plain_run(self, world: World, requests: Sequence[Request]) -> Ran:
+        key = plain_world(world), tuple(requests)
+        if key not in self._plain:
+            self._plain[key] = run(*key, self.make_runner)
+        return self._plain[key]
+
+    def _plans_differ(self, world: World, requests: Sequence[Request], ran: Ran, asked: Counter[str]) -> Violation | None:
+        """A plan depends on tokens through their number and the stop tokens alone: without stop tokens the fingerprint runner
+        gets the same plans, but for the tokens in them."""
+        if any(request.sampling.stop_token_ids for request in requests):
+            return None
+        asked[PLANS] += len(ran.plans)
+        return first_plan_apart(ran.plans, run(world, requests, fingerprint_runner).plans, _facts(world, requests))
+
+
+def fingerprint_runner(world: World) -> Runner:
+    """The other runner in the same world."""
+    return FingerprintRunner(world.config.num_blocks, world.config.block_size, world.config.vocab_size)
+
+
+def first_plan_apart(plans: Sequence[Plan], others: Sequence[Plan], facts: tuple[str, ...] = ()) -> Violation | None:
+    """The first plan in which two runs of one workload differ in anything but the tokens themselves."""
+    columns = [each.name for each in fields(Plan) if each.name != "token_ids"]
+    for number, (one, other) in enumerate(zip_longest(plans, others), start=1):
+        unlike = [name for name in columns if getattr(one, name, None) != getattr(other, name, None)]
+        if unlike:
+            name = unlike[0]
+            return Violation(
+                PLANS,
+                "one workload, one sequence of plans",
+                f"plan {number}, {name}",
+                f"{getattr(one, name, 'no plan')} with the language model",
+                f"{getattr(other, name, 'no plan')}, as with fingerprints",
+                facts,
+            )
+    return None
+
+
+def describe_setting(world: World) -> str:
+    """A setting in a person's words: its name, and what of it is not plain."""
+    config, setting = world.config, world.setting
+    parts = [
+        f"pool {config.num_blocks} × {config.block_size}",
+        f"budget {config.max_tokens_per_step}",
+        f"depth {config.max_plans_in_flight - 1}",
+        "batch-invariant" if setting.is_batch_invariant else "",
+        f"attention {setting.attention}" if setting.attention else "",
+        "cache warmed" if setting.is_warm else "",
+        f"preempted after {', '.join(map(str, setting.preempts_at))} tokens" if setting.preempts_at else "",
+        f"{setting.choices} choices" if setting.choices > 1 else "",
+        *(f"no {name.replace('_', ' ')}" for name in ("prefix_cache", "batching", "chunking") if not getattr(config, name)),
+    ]
+    return f"{setting.name}: {', '.join(part for part in parts if part)}"
+
+
+def _facts(world: World, requests: Sequence[Request]) -> tuple[str, ...]:
+    return (
+        f"{'setting':<13} {describe_setting(world)}",
+        f"{'model':<13} {world.model.words}",
+        f"{'requests':<13} {', '.join(f'{each.request_id} ({len(each.prompt)} tokens)' for each in requests)}",
+    )
+
+
+def shrunk_judge(judge: Judge, violation: Violation) -> Judge:
+    """A judge that asks only what this violation needs."""
+    return replace(
+        judge,
+        asks_second_oracle=False,
+        asks_plain_run=any(fact.startswith("plain run") for fact in violation.facts),
+        asks_plans=violation.invariant == PLANS,
+    )

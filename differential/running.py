@@ -1,0 +1,190 @@
+"""Runs requests through an engine on a real model, under a setting, and gathers tokens and logits of every choice.
+
+Owns the recording between engine and runner, preemption on demand, and what a run has reached. Never a judgement
+(`compare.py`). Logits are taken where a token was emitted: those of a row that was dropped belong to nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Protocol, cast
+
+import torch
+
+from differential.compare import Emitted
+from differential.setting import World, weights_of
+from engine_under_test.engine import Engine
+from engine_under_test.errors import BadInput
+from engine_under_test.execution.runner import Launch, Runner
+from engine_under_test.scheduling.scheduler import Scheduler, View
+from engine_under_test.sequence import Sequence as Choice
+from engine_under_test.types import Event, EventKind, FinishReason, Output, Plan, Request, Reservation
+
+MakeRunner = Callable[[World], Runner]
+_LAUNCHES_KEPT = 8
+_WARMED = "warm "  # in front of the name of a request that only fills the cache
+
+
+class LaunchWithLogits(Protocol):
+    """A launch of a runner that computes logits: raw ones, float32 [rows that sample, vocab]."""
+
+    @property
+    def logits(self) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What came of a run. ``reached``: how often each thing happened that the setting is about."""
+
+    emitted: tuple[Emitted, ...]
+    plans: tuple[Plan, ...]
+    reached: Mapping[str, int]
+
+
+class Recorder:
+    """Stands between engine and runner: keeps plans and launches, and takes the logits of each token that is emitted."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._launches: dict[int, tuple[Plan, Launch]] = {}
+        self.plans: list[Plan] = []
+        self.reached: Counter[str] = Counter()
+        self.logits: dict[tuple[str, int], list[torch.Tensor]] = {}
+
+    def launch(self, plan: Plan, reservation: Reservation) -> Launch:
+        """See `runner.Runner`."""
+        launch = self._runner.launch(plan, reservation)
+        self._launches[plan.plan_id] = plan, launch
+        if len(self._launches) > _LAUNCHES_KEPT:
+            del self._launches[next(iter(self._launches))]
+        self.plans.append(plan)
+        self._count(plan, reservation)
+        return launch
+
+    def observe(self, event: Event) -> None:
+        """See `seams.Observer`."""
+        if event.kind is EventKind.EMITTED and event.row is not None and event.plan_id is not None:
+            plan, launch = self._launches[event.plan_id]
+            rows = list(compress(plan.row_ids(), plan.samples))
+            if hasattr(launch, "logits"):  # fingerprints have none
+                row = cast("LaunchWithLogits", launch).logits[rows.index(event.row)]
+                self.logits.setdefault((event.row.request_id, event.row.choice), []).append(row.detach().cpu().clone())
+        elif event.kind is EventKind.HIT:
+            self.reached["tokens from the cache"] += event.tokens
+        elif event.kind is EventKind.PREEMPTED:
+            self.reached["preempted"] += 1
+        elif event.kind is EventKind.FORKED:
+            self.reached["forked"] += 1
+
+    def _count(self, plan: Plan, reservation: Reservation) -> None:
+        decodes = sum(start >= len(request.prompt) for start, request in zip(plan.starts, plan.requests, strict=True))
+        self.reached["steps"] += 1
+        self.reached["chunks"] += len(plan.samples) - sum(plan.samples)
+        self.reached["rows beside others"] += plan.num_rows if plan.num_rows > 1 else 0
+        self.reached["most rows"] = max(self.reached["most rows"], plan.num_rows)
+        self.reached["prefills beside decodes"] += 0 < decodes < plan.num_rows
+        self.reached["tokens in flight"] += sum(plan.num_pending)
+        self.reached["blocks copied"] += len(reservation.copies)
+        self.reached["blocks evicted"] += len(reservation.evicted)
+
+
+class PreemptingScheduler(Scheduler):
+    """Preempts each choice of the named requests, once each, when it has emitted these numbers of tokens."""
+
+    __slots__ = ("_due",)
+
+    def __init__(self, requests: Sequence[Request], counts: Sequence[int]) -> None:
+        self._due = {
+            (request.request_id, choice): sorted(counts) for request in requests for choice in range(request.sampling.n)
+        }
+
+    def choose_victims(self, view: View) -> tuple[Choice, ...]:
+        """See `Scheduler.choose_victims`."""
+        chosen = list(super().choose_victims(view))
+        for seq in view.running:
+            due = self._due.get((seq.request.request_id, seq.choice), [])
+            if due and len(seq.tokens) - seq.prompt_len >= due[0] and not seq.pending_forks:
+                due.pop(0)
+                if seq not in chosen:
+                    chosen.append(seq)
+        return tuple(chosen)
+
+
+def transformer_runner(world: World) -> Runner:
+    """The runner of a world."""
+    from engine_under_test.execution.attention import choose_attention
+    from engine_under_test.execution.transformer import TransformerRunner
+
+    attention = choose_attention(torch.device("cpu"), world.setting.attention) if world.setting.attention else None
+    return TransformerRunner(
+        weights_of(world.model),
+        world.config.num_blocks,
+        world.config.block_size,
+        attention=attention,
+        is_batch_invariant=world.setting.is_batch_invariant,
+    )
+
+
+def run(world: World, requests: Sequence[Request], make_runner: MakeRunner = transformer_runner) -> Ran:
+    """Runs the requests as the setting says, until nothing is left. A request that is refused is a BadInput."""
+    asked = [replace(each, sampling=replace(each.sampling, n=max(world.setting.choices, each.sampling.n))) for each in requests]
+    recorder = Recorder(make_runner(world))
+    engine = Engine(
+        world.config,
+        recorder,
+        observer=recorder.observe,
+        scheduler=PreemptingScheduler(asked, world.setting.preempts_at) if world.setting.preempts_at else None,
+    )
+    outputs: list[Output] = []
+    if world.setting.is_warm:
+        _serve(engine, world, [_warming(each) for each in asked], outputs)
+        recorder.reached.clear()
+    _serve(engine, world, asked, outputs)
+    return Ran(tuple(_gather(asked, outputs, recorder)), tuple(recorder.plans), dict(recorder.reached))
+
+
+def _serve(engine: Engine, world: World, requests: Sequence[Request], outputs: list[Output]) -> None:
+    bound = _most_steps(requests)
+    for request in requests:
+        admission = engine.submit(request)
+        if not admission.is_accepted:
+            raise BadInput(f"a request of a comparison must be accepted, found {request.request_id}: {admission.message}")
+        steps = bound if world.setting.is_alone else world.setting.gap
+        while engine.has_work and steps > 0:
+            engine.step()
+            steps -= 1
+    while engine.has_work and bound > 0:
+        engine.step()
+        bound -= 1
+    outputs += engine.take_outputs()
+
+
+def _most_steps(requests: Sequence[Request]) -> int:
+    """More than any healthy engine needs: whoever is not through by then has no end, and is judged by that."""
+    return 50 + 4 * sum((len(each.prompt) + each.sampling.max_tokens) * each.sampling.n for each in requests)
+
+
+def _warming(request: Request) -> Request:
+    """The same prompt under another name, for a single greedy token."""
+    sampling = replace(request.sampling, n=1, max_tokens=1, min_tokens=0, stop_token_ids=(), temperature=0.0)
+    return replace(request, request_id=_WARMED + request.request_id, sampling=sampling)
+
+
+def _gather(requests: Sequence[Request], outputs: Sequence[Output], recorder: Recorder) -> Iterator[Emitted]:
+    tokens: dict[tuple[str, int], list[int]] = {}
+    ends: dict[tuple[str, int], tuple[FinishReason, str]] = {}
+    for output in outputs:
+        key = output.request_id, output.choice
+        tokens.setdefault(key, []).extend(output.token_ids)
+        if output.finish_reason is not None:
+            ends[key] = output.finish_reason, output.message
+    for request in requests:
+        for choice in range(request.sampling.n):
+            key = request.request_id, choice
+            rows = recorder.logits.get(key, [])
+            end, message = ends.get(key, (None, ""))
+            logits = torch.stack(rows) if rows else torch.empty(0, 0)
+            yield Emitted(request, choice, tuple(tokens.get(key, ())), logits, end, message)

@@ -1,0 +1,152 @@
+"""How requests are run, and on which model: values that go into a replay file and come back.
+
+Owns the meaning of a spec: {"target": "transformer", "model": {...}, "config": {fields of EngineConfig}, "setting": {...}}.
+Never runs anything (`running.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from engine_under_test.config import EngineConfig
+from engine_under_test.errors import BadInput, ConfigError
+from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
+from models.build import config_from, config_to
+
+TARGET = "transformer"  # of a world that this folder builds
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+SMOLLM2 = "smollm2"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What may not change an output, or not by more than rounding.
+
+    ``attention``: a back end by its name, "" for the device's own. ``is_alone``: a request is submitted when the one before
+    has ended. ``gap``: steps between two submissions. ``is_warm``: every prompt is run once beforehand, under another name,
+    for the prefix cache. ``preempts_at``: a choice is preempted, once each, when it has emitted so many tokens. ``choices``:
+    each request is forked into so many.
+    """
+
+    name: str
+    attention: str = ""
+    is_batch_invariant: bool = False
+    is_alone: bool = False
+    gap: int = 0
+    is_warm: bool = False
+    preempts_at: tuple[int, ...] = ()
+    choices: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model by what it is made from: ``name`` "tiny" with shape and seed, or the name of a fetched one."""
+
+    name: str = "tiny"
+    dtype: str = "float32"
+    seed: int = 0
+    shape: LlamaConfig | None = None
+
+    @property
+    def words(self) -> str:
+        """As a person reads it."""
+        if self.shape is None:
+            return f"{self.name} in {self.dtype}"
+        shape = self.shape
+        tied = "tied" if shape.ties_head else "untied"
+        return (
+            f"tiny model {self.seed} in {self.dtype}: {shape.num_layers} layers, {shape.num_heads} heads on "
+            f"{shape.num_kv_heads}, {tied}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A model, the engine around it, and how requests are run."""
+
+    model: ModelSpec
+    config: EngineConfig
+    setting: Setting
+
+
+def world_to(world: World) -> dict[str, Any]:
+    """The spec of a world, JSON-able."""
+    model: dict[str, Any] = {"name": world.model.name, "dtype": world.model.dtype, "seed": world.model.seed}
+    if world.model.shape is not None:
+        model["shape"] = asdict(world.model.shape)
+    setting = {name: value for name, value in asdict(world.setting).items() if value != getattr(_PLAIN, name)}
+    setting = {**setting, "preempts_at": list(world.setting.preempts_at)} if world.setting.preempts_at else setting
+    return {"target": TARGET, "model": model, "config": config_to(world.config), "setting": setting}
+
+
+def world_of(spec: Mapping[str, Any]) -> World:
+    """The inverse of `world_to`. Raises BadInput on anything else."""
+    try:
+        if unknown := set(spec) - {"target", "model", "config", "setting"}:
+            raise ValueError(f"it has no field {sorted(unknown)}")
+        model = dict(spec["model"])
+        if model.get("dtype", "float32") not in DTYPES:
+            raise ValueError(f"dtype is one of {', '.join(DTYPES)}, found {model['dtype']!r}")
+        if "shape" in model:
+            model["shape"] = LlamaConfig(**model["shape"])
+        setting = Setting(**{**spec["setting"], "preempts_at": tuple(spec["setting"].get("preempts_at", ()))})
+        if unlike := [each.name for each in fields(Setting) if type(getattr(setting, each.name)) is not type(_like(each.name))]:
+            raise TypeError(f"of another type than it should be: {', '.join(unlike)}")
+        return World(ModelSpec(**model), config_from(spec.get("config", {})), setting)
+    except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
+        raise BadInput(f"this is no world of a language model: {error}; check out the commit that wrote it") from error
+
+
+_PLAIN = Setting("")
+
+
+def _like(name: str) -> Any:
+    return getattr(_PLAIN, name)
+
+
+def weights_of(model: ModelSpec) -> LlamaWeights:
+    """The weights, remembered for the model asked for last."""
+    return _weights(json.dumps(asdict(model), sort_keys=True))
+
+
+@lru_cache(maxsize=2)
+def _weights(text: str) -> LlamaWeights:
+    data = json.loads(text)
+    dtype = DTYPES[data["dtype"]]
+    if data["shape"] is not None:
+        return tiny_random(LlamaConfig(**data["shape"]), data["seed"], dtype)
+    from engine_under_test.model.fetch import model_folder
+    from engine_under_test.model.load import load_weights
+
+    folder = model_folder(data["name"])
+    if folder is None:
+        raise BadInput(f"the model {data['name']} is not on this machine; say assay model fetch")
+    return load_weights(folder, dtype)
+
+
+def plain_world(world: World) -> World:
+    """The same requests without anything that a setting brings: each alone, whole, by nobody's cache, at depth 0."""
+    size = world.config.block_size
+    config = replace(
+        world.config,
+        num_blocks=_ROOMY // size,
+        max_tokens_per_step=_ROOMY,
+        max_num_seqs=max(world.config.max_num_seqs, world.setting.choices),
+        max_plans_in_flight=1,
+        prefix_cache=False,
+        chunking=True,
+        batching=True,
+    )
+    setting = Setting(
+        "plain", is_alone=True, is_batch_invariant=world.setting.is_batch_invariant, choices=world.setting.choices
+    )
+    return World(world.model, config, setting)
+
+
+_ROOMY = 2048  # tokens: more than any prompt of a suite has
