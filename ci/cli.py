@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ci.ending import in_words, raise_on_sigterm
+from ci.generate_command import generate
 from ci.model_command import model
 from engine_under_test.errors import AssayError, BadInput, ConfigError
 
@@ -195,6 +196,7 @@ def bench(what: str, *, as_json: bool) -> None:
     sys.exit(measured.verdict.exit_code)
 
 
+assay.add_command(generate)
 assay.add_command(model)
 
 

@@ -1,0 +1,167 @@
+"""Text from a model, streamed: what `assay generate` does once its line is understood.
+
+Owns: which model, how large an engine, and what is measured. Never: flags and exit codes (`generate_command.py`), or the text
+front itself (`engine_under_test/text.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine_under_test import Engine, EngineConfig, FinishReason, SamplingParams
+from engine_under_test.errors import BadInput
+from engine_under_test.execution.transformer import TransformerRunner
+from engine_under_test.model.weights import LlamaWeights
+from engine_under_test.text import TextDelta, TextEngine, TextTokenizer
+
+BLOCK_SIZE = 16
+_TOKENS_PER_STEP = 512
+TINY = "tiny"
+
+Show = Callable[[TextDelta], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is needed to speak: weights, tokenizer, and a name for people."""
+
+    title: str
+    weights: LlamaWeights
+    tokenizer: TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is asked of a model. ``is_chat``: the prompt is what a user says in a conversation."""
+
+    prompt: str
+    sampling: SamplingParams
+    stop: tuple[str, ...] = ()
+    is_chat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One choice in full."""
+
+    text: str
+    num_tokens: int
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """All choices, and how long they took. ``first_s``: up to the first token of any; ``total_s``: all of it."""
+
+    choices: tuple[Said, ...]
+    num_prompt_tokens: int
+    first_s: float
+    total_s: float
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(choice.num_tokens for choice in self.choices)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.num_tokens / self.total_s
+
+    def to_json(self) -> dict[str, Any]:
+        choices = [
+            {"text": each.text, "tokens": each.num_tokens, "finish_reason": each.finish_reason.value} for each in self.choices
+        ]
+        figures = {"first_s": self.first_s, "total_s": self.total_s, "tokens_per_s": self.tokens_per_s}
+        return {"choices": choices, "prompt_tokens": self.num_prompt_tokens, **figures}
+
+
+def open_model(name: str) -> Model:
+    """The fetched model, the tiny one, or what lies at a path. Raises BadInput if there is no such thing."""
+    from engine_under_test.model.fetch import SMOLLM2, model_folder
+    from engine_under_test.model.load import load_weights
+    from engine_under_test.model.tokenizer import load_tokenizer
+
+    if name == TINY:
+        from ci.tiny import ByteTokenizer, tiny_weights
+
+        return Model("a tiny random model", tiny_weights(), ByteTokenizer())
+    folder: Path | None = Path(name)
+    title = name
+    if name == SMOLLM2.name:
+        folder, title = model_folder(), SMOLLM2.title
+        if folder is None:
+            raise BadInput(f"{title} must have been fetched before it can speak, and it was not; run assay model fetch")
+    assert folder is not None  # only the fetched model can be missing
+    return Model(title, load_weights(folder), load_tokenizer(folder))
+
+
+class Speaker:
+    """A model in an engine that is just large enough for one task at a time."""
+
+    def __init__(self, model: Model, task: Task) -> None:
+        tokens = _tokens_of(model.tokenizer, task)
+        sampling, config = task.sampling, model.weights.config
+        length = len(tokens) + max(sampling.max_tokens, 1)
+        if length > config.max_positions:
+            raise BadInput(
+                f"prompt and answer together must fit in the {config.max_positions} positions of {model.title}, found "
+                f"{len(tokens)} and {sampling.max_tokens}; shorten the prompt or lower --max-tokens"
+            )
+        num_choices = max(sampling.n, 1)
+        engine_config = EngineConfig(
+            num_blocks=num_choices * (-(-length // BLOCK_SIZE) + 1),
+            block_size=BLOCK_SIZE,
+            max_tokens_per_step=max(_TOKENS_PER_STEP, num_choices),
+            max_num_seqs=num_choices,
+            vocab_size=config.vocab_size,
+            model_revision=model.title,
+        )
+        self._runner = TransformerRunner(model.weights, engine_config.num_blocks, BLOCK_SIZE)
+        self._front = TextEngine(Engine(engine_config, self._runner), model.tokenizer)
+        self._task = task
+        self._num_prompt_tokens = len(tokens)
+
+    @property
+    def description(self) -> str:
+        return self._runner.description
+
+    def speak(self, show: Show) -> Generated:
+        """Runs the task to its end; `show` is told everything as it comes."""
+        task = self._task
+        began = time.perf_counter()
+        answer = self._front.submit(_prompt_of(task), task.sampling, task.stop)
+        if not answer.is_accepted:
+            raise BadInput(answer.message)
+        texts = [""] * task.sampling.n
+        ends: dict[int, Said] = {}
+        first_s = 0.0
+        for delta in self._front.stream():
+            first_s = first_s or time.perf_counter() - began
+            texts[delta.choice] += delta.text
+            if delta.finish_reason is not None:
+                if delta.finish_reason is FinishReason.ERROR:
+                    raise BadInput(f"the model must be able to compute this, but it failed: {delta.message}")
+                ends[delta.choice] = Said(texts[delta.choice], delta.num_tokens, delta.finish_reason)
+            show(delta)
+        total_s = time.perf_counter() - began
+        return Generated(tuple(ends[choice] for choice in sorted(ends)), self._num_prompt_tokens, first_s, total_s)
+
+
+def set_threads(threads: int | None) -> None:
+    """How many cores the model may use; None leaves it to torch."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def _prompt_of(task: Task) -> str | list[dict[str, str]]:
+    return [{"role": "user", "content": task.prompt}] if task.is_chat else task.prompt
+
+
+def _tokens_of(tokenizer: TextTokenizer, task: Task) -> tuple[int, ...]:
+    prompt = _prompt_of(task)
+    return tokenizer.encode(prompt) if isinstance(prompt, str) else tokenizer.chat(prompt)

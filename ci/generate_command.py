@@ -1,0 +1,137 @@
+"""`assay generate`: the model's own words on the terminal.
+
+Owns: flags, what is printed where, and the end by Ctrl-C. Never: how text comes about (`generate.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ci.generate import Generated
+    from engine_under_test.text import TextDelta
+
+_INTERRUPTED = 130
+
+
+@click.command(short_help="Let the model continue a text, or answer.")
+@click.argument("prompt")
+@click.option("--chat", "is_chat", is_flag=True, help="PROMPT is said by a user; the model answers.")
+@click.option("--max-tokens", type=int, default=128, show_default=True, metavar="N", help="At most so many tokens.")
+@click.option(
+    "--temperature", type=float, default=0.0, show_default=True, metavar="T", help="0 takes the best token each time."
+)
+@click.option("--top-k", type=int, default=0, show_default=True, metavar="K", help="Draw among the K best; 0: all.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, metavar="P", help="Draw among the best that make up P.")
+@click.option(
+    "--min-p", type=float, default=0.0, show_default=True, metavar="P", help="Drop what is less than P times the best."
+)
+@click.option("--seed", default="0", show_default=True, metavar="N", help="Decimal or 0x...: the same seed, the same text.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End in front of this text (may be repeated).")
+@click.option("--n", type=int, default=1, show_default=True, metavar="N", help="So many answers.")
+@click.option("--model", "name", default="smollm2", show_default=True, metavar="NAME", help="smollm2, tiny, or a path.")
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="Cores to use.  [what torch takes]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, everything else on standard error.")
+def generate(
+    *,
+    prompt: str,
+    is_chat: bool,
+    max_tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: str,
+    stop: tuple[str, ...],
+    n: int,
+    name: str,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Let the model continue PROMPT, or answer it (--chat), and stream what it says."""
+    from ci.environment import require_extra
+    from ci.tree import parse_seed
+    from engine_under_test.types import SamplingParams
+
+    require_extra("model", "a language model")
+    from ci.generate import Speaker, Task, open_model, set_threads
+
+    sampling = SamplingParams(
+        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=parse_seed(seed), n=n
+    )
+    set_threads(threads)
+    printer = Printer(n, as_json)
+    try:
+        click.echo(f"loading {name} …", err=True)
+        model = open_model(name)
+        speaker = Speaker(model, Task(prompt, sampling, stop, is_chat))
+        click.echo(f"{model.title} · {speaker.description}", err=True)
+        generated = speaker.speak(printer.show)
+    except KeyboardInterrupt:
+        printer.break_line()
+        click.echo(f"assay: interrupted by Ctrl-C after {printer.num_tokens} tokens", err=True)
+        sys.exit(_INTERRUPTED)
+    printer.close()
+    if as_json:
+        about = {"schema": 1, "model": model.title, "backend": speaker.description}
+        click.echo(json.dumps(about | generated.to_json(), ensure_ascii=False))
+    click.echo(closing_line(generated), err=True)
+
+
+class Printer:
+    """Puts text on the terminal as it comes: the first choice at once, the others in turn when those before have ended."""
+
+    def __init__(self, num_choices: int, as_json: bool) -> None:
+        self._is_silent = as_json
+        self._num_choices = num_choices
+        self._waiting: dict[int, list[str]] = {}
+        self._ended: set[int] = set()
+        self._tokens: dict[int, int] = {}
+        self._current = 0
+        self._is_open = False  # the line that stands there has no end yet
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self._tokens.values())
+
+    def show(self, delta: TextDelta) -> None:
+        self._tokens[delta.choice] = delta.num_tokens
+        self._waiting.setdefault(delta.choice, []).append(delta.text)
+        if delta.finish_reason is not None:
+            self._ended.add(delta.choice)
+        while self._current in self._waiting:
+            self._print("".join(self._waiting.pop(self._current)))
+            if self._current not in self._ended:
+                break
+            self.break_line()
+            self._current += 1
+
+    def _print(self, text: str) -> None:
+        if self._is_silent or not text:
+            return
+        if self._num_choices > 1 and not self._is_open:
+            click.echo(f"[{self._current + 1} of {self._num_choices}] ", nl=False)
+        click.echo(text, nl=False)
+        sys.stdout.flush()
+        self._is_open = True
+
+    def break_line(self) -> None:
+        if self._is_open:
+            click.echo()
+            self._is_open = False
+
+    def close(self) -> None:
+        self.break_line()
+
+
+def closing_line(generated: Generated) -> str:
+    """What it took: figures as observed."""
+    ends = " and ".join(sorted({choice.finish_reason.value for choice in generated.choices}))
+    return (
+        f"{generated.num_tokens} tokens in {generated.total_s:.2f} s: {generated.tokens_per_s:.1f} tokens a second; first one "
+        f"after {generated.first_s:.2f} s (prompt of {generated.num_prompt_tokens} tokens); ended by {ends}"
+    )

@@ -1,0 +1,150 @@
+"""Claims about `assay generate`: it streams what the engine says, ends where it is asked to, and answers bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ci import cli, generate
+from ci.generate_command import Printer
+from ci.tiny import ByteTokenizer
+from engine_under_test import FinishReason
+from engine_under_test.text import TextDelta, TextEngine
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: str) -> tuple[int, str, str]:
+        code = 0
+        try:
+            cli.main(["generate", *words])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def tiny(run: Run, *words: str) -> tuple[str, str]:
+    code, out, err = run("hello", "--model", "tiny", "--max-tokens", "24", *words)
+    assert code == 0, err
+    return out, err
+
+
+def test_it_says_what_computes_and_how_fast(run: Run) -> None:
+    out, err = tiny(run)
+    assert out.endswith("\n")
+    loading, backend, speed = err.splitlines()
+    assert loading == "loading tiny …"
+    assert backend.startswith("a tiny random model · attention ")
+    assert "24 tokens in " in speed
+    assert "tokens a second" in speed
+    assert speed.endswith("ended by length")
+
+
+def test_the_same_seed_says_the_same_and_another_something_else(run: Run) -> None:
+    warm = ("--temperature", "2", "--top-k", "40", "--top-p", "0.95", "--min-p", "0.01")
+    texts = [tiny(run, *warm, "--seed", seed)[0] for seed in ("7", "0x7", "8")]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_top_k_of_one_is_greedy(run: Run) -> None:
+    assert tiny(run, "--temperature", "5", "--top-k", "1")[0] == tiny(run)[0]
+
+
+def test_a_stop_string_ends_the_text_in_front_of_it(run: Run) -> None:
+    whole = tiny(run)[0].rstrip("\n")
+    stop = whole[9:11]
+    out, err = tiny(run, "--stop", stop)
+    assert out.rstrip("\n") == whole[: whole.index(stop)]
+    assert err.endswith("ended by stop\n")
+
+
+def test_json_holds_every_choice_and_standard_output_nothing_else(run: Run) -> None:
+    out, _ = tiny(run, "--n", "3", "--temperature", "1", "--json")
+    told = json.loads(out)
+    assert [choice["tokens"] for choice in told["choices"]] == [24] * 3
+    assert len({choice["text"] for choice in told["choices"]}) == 3
+    assert told["prompt_tokens"] == 5
+    assert told["tokens_per_s"] > 0
+    lines = tiny(run, "--n", "3", "--temperature", "1")[0]
+    for number, choice in enumerate(told["choices"], 1):
+        assert f"[{number} of 3] {choice['text']}\n" in lines
+
+
+def test_a_chat_is_another_prompt(run: Run) -> None:
+    told = [json.loads(tiny(run, "--json", *chat)[0])["prompt_tokens"] for chat in ((), ("--chat",))]
+    assert told == [5, len("user: hello\nassistant: ")]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        pytest.param(("a", "--max-tokens", "0"), "max_tokens must be an integer of at least 1", id="no tokens"),
+        pytest.param(("a", "--top-p", "nan"), "top_p must be a number above 0, up to 1, found nan", id="no number"),
+        pytest.param(("a", "--top-k", "-2"), "top_k must be an integer of at least 0", id="a negative top_k"),
+        pytest.param(("a", "--min-p", "2"), "min_p must be a number between 0 and 1", id="a min_p above one"),
+        pytest.param(("a", "--n", "0"), "n must be an integer", id="no choices"),
+        pytest.param(("",), "a prompt must have at least one token", id="an empty prompt"),
+        pytest.param(("a", "--stop", ""), "stop strings are", id="an empty stop string"),
+        pytest.param(("a", "--max-tokens", "4000"), "must fit in the 2048 positions", id="more than the model can hold"),
+        pytest.param(("a", "--seed", "x"), "a seed is a whole number", id="a seed that is none"),
+        pytest.param(("a", "--threads", "0"), "'--threads'", id="no threads"),
+    ],
+)
+def test_one_sentence_and_64_for(run: Run, words: tuple[str, ...], sentence: str) -> None:
+    code, out, err = run(*words, "--model", "tiny")
+    assert (code, out) == (64, "")
+    assert sentence in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+def test_without_the_model_it_says_how_to_have_it(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+    code, out, err = run("hello")
+    assert (code, out) == (64, "")
+    assert err.splitlines()[-1].endswith("run assay model fetch")
+
+
+def test_a_path_that_is_no_model_is_refused(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("hello", "--model", str(tmp_path / "nothing"))
+    assert code == 64
+    assert "nothing" in err.splitlines()[-1]
+
+
+def test_ctrl_c_ends_with_what_was_said_and_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = TextEngine.stream
+
+    def cut_off(self: TextEngine) -> Iterator[TextDelta]:
+        for number, delta in enumerate(whole(self)):
+            if number == 5:
+                raise KeyboardInterrupt
+            yield delta
+
+    monkeypatch.setattr(TextEngine, "stream", cut_off)
+    code, out, err = run("hello", "--model", "tiny")
+    assert code == 130
+    assert out.endswith("\n")
+    assert err.splitlines()[-1].startswith("assay: interrupted by Ctrl-C after ")
+    assert "Traceback" not in err
+
+
+def test_later_choices_are_printed_when_those_before_have_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = Printer(2, as_json=False)
+    seen = []
+    for choice, text, reason in ((1, "x", None), (0, "a", None), (1, "y", FinishReason.STOP), (0, "b", FinishReason.LENGTH)):
+        printer.show(TextDelta("r", choice, text, 1, reason))
+        seen.append(capsys.readouterr().out)
+    assert seen == ["", "[1 of 2] a", "", "b\n[2 of 2] xy\n"]
+
+
+def test_the_tiny_tokenizer_reads_back_what_it_wrote() -> None:
+    stream = ByteTokenizer().stream()
+    assert "".join(map(stream.push, ByteTokenizer().encode("añ😀"))) + stream.end() == "añ😀"
+    assert generate.open_model("tiny").weights.config.vocab_size == ByteTokenizer.vocab_size
