@@ -7,7 +7,7 @@ from typing import Final
 
 from engine_under_test.types import Caps, PrefixEntry
 from properties.invariants.predicate import Predicate, blocks_named, predicate, violation
-from properties.invariants.reading import freed_cached, index_changed, reading, still_held
+from properties.invariants.reading import reading, view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -18,18 +18,21 @@ def evicted_blocks_are_idle(moment: Moment) -> Violation | None:
     Source: lmdeploy pull 4700 (eviction picked what was pinned), atlas pull 373.
     """
     assert moment.planned is not None
-    evicted = _evicted(moment)
+    seen = view(moment)
+    evicted = seen.evicted
     if not evicted:
         return None
-    hits = frozenset(chain.from_iterable(moment.planned.plan.hit_blocks))
-    for busy, where in (
-        (still_held(moment) if not evicted.isdisjoint(reading(moment.before).held) else frozenset(), "held"),
-        (hits, "hit by the same plan"),
-        (frozenset(moment.after.quarantined), "quarantined"),
-    ):
-        if not evicted.isdisjoint(busy):
-            return violation("KV-9", blocks_named(evicted & busy), f"evicted while {where}", "count 0, no pin, no hit")
+    if not evicted.isdisjoint(seen.before.held) and not evicted.isdisjoint(seen.still_held):
+        return _evicted_though(evicted & seen.still_held, "held")
+    if seen.planned.has_hits and (hits := evicted.intersection(chain.from_iterable(moment.planned.plan.hit_blocks))):
+        return _evicted_though(hits, "hit by the same plan")
+    if not evicted.isdisjoint(moment.after.quarantined):
+        return _evicted_though(evicted.intersection(moment.after.quarantined), "quarantined")
     return None
+
+
+def _evicted_though(blocks: frozenset[int], where: str) -> Violation:
+    return violation("KV-9", blocks_named(blocks), f"evicted while {where}", "count 0, no pin, no hit")
 
 
 def least_recently_used_goes_first(moment: Moment) -> Violation | None:
@@ -38,16 +41,17 @@ def least_recently_used_goes_first(moment: Moment) -> Violation | None:
     Where eviction is on demand there is no queue: then the last release of what went is not behind that of what stayed.
     Source: Kwon et al., SOSP 2023; Zheng et al., SGLang (RadixAttention), NeurIPS 2024, section 3.
     """
-    evicted = _evicted(moment)
+    seen = view(moment)
+    evicted = seen.evicted
     if not evicted:
         return None
     if moment.caps.evicts_on_demand:
         return _by_release(moment, evicted)
-    before, after, queue = reading(moment.before), reading(moment.after), moment.before.free
-    place = before.place
-    last = max(evicted, key=lambda block: place.get(block, len(queue)))
-    ahead = frozenset(queue[: place.get(last, len(queue))])
-    passed = (ahead & after.free).intersection(moment.before.cached, moment.after.cached)
+    queue = moment.before.free
+    end = len(queue)
+    places = {block: queue.index(block) if block in seen.before.free else end for block in evicted}
+    last = max(places, key=places.__getitem__)
+    passed = seen.after.free.intersection(queue[: places[last]], moment.before.cached, moment.after.cached)
     if passed:
         return violation(
             "KV-9", f"block {last}", f"evicted, {blocks_named(passed)} was free longer", "least recently used first"
@@ -70,13 +74,13 @@ def released_blocks_queue_behind(moment: Moment) -> Violation | None:
 
     Source: Kwon et al., SOSP 2023; the order of a queue of least recent use.
     """
-    fresh = freed_cached(moment)
+    seen = view(moment)
+    fresh = seen.freed_cached
     if not fresh:
         return None
-    before, after, cached = reading(moment.before), reading(moment.after), moment.after.cached
-    place = after.place
-    first = min(fresh, key=place.__getitem__)
-    behind = [block for block in after.free & before.free if block in cached and place[block] > place[first]]
+    queue = moment.after.free
+    first = min(fresh, key=queue.index)
+    behind = seen.before.free.intersection(queue[queue.index(first) + 1 :], moment.after.cached)
     if behind:
         return violation("KV-9", f"block {first}", f"freed now, ahead of {blocks_named(behind)}", "behind what was free before")
     return None
@@ -87,28 +91,24 @@ def tails_go_before_heads(moment: Moment) -> Violation | None:
 
     Source: llm-d-inference-sim #704 (blocks of one request were evicted in arbitrary order).
     """
-    fresh = freed_cached(moment)
+    seen = view(moment)
+    fresh = seen.freed_cached
     if not fresh:
         return None
-    place, cached = reading(moment.after).place, moment.after.cached
-    last_place: dict[PrefixEntry | None, int] = dict.fromkeys({cached[block].parent for block in fresh} - {None}, -1)
+    cached, queue, free = moment.after.cached, moment.after.free, seen.after.free
+    parents = {cached[block].parent for block in fresh}
+    parents.discard(None)
+    if not parents:
+        return None
+    bearers: dict[PrefixEntry | None, list[int]] = {}
     for block, entry in cached.items():
-        if entry in last_place:
-            last_place[entry] = max(last_place[entry], place.get(block, len(place)))
+        if entry in parents:
+            bearers.setdefault(entry, []).append(block)
     for block in fresh:
-        if -1 < last_place.get(cached[block].parent, -1) < place[block]:
+        heads = bearers.get(cached[block].parent)
+        if heads is not None and free.issuperset(heads) and max(map(queue.index, heads)) < queue.index(block):
             return violation("KV-9", f"block {block}", "behind its parent in the free queue", "the tail before the head")
     return None
-
-
-def _evicted(moment: Moment) -> frozenset[int]:
-    """Cached blocks that this plan took, and those that left the index to make room for it."""
-    assert moment.planned is not None
-    new = chain.from_iterable(moment.planned.reservation.new_blocks)
-    taken = frozenset(new).intersection(moment.before.cached)
-    if moment.caps.evicts_on_demand and index_changed(moment):
-        return taken.union(moment.before.cached.keys() - moment.after.cached.keys())
-    return taken.union(moment.planned.reservation.evicted)
 
 
 def _caches(caps: Caps) -> bool:

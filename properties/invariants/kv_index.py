@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Final
 
 from engine_under_test.types import Caps, EventKind, Request
 from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.reading import index_changed, reading, rows_of, touched_entries
+from properties.invariants.reading import view
 from properties.moment import Content, Happening, Moment
 from properties.verdict import Violation
 
@@ -17,14 +18,14 @@ def index_names_committed_blocks_only(moment: Moment) -> Violation | None:
     Source: nano-vllm pull 209 (blocks could be hit when allocated, before their KV was computed).
     """
     committed, size = moment.facts.content_by_block, moment.after.block_size
-    for block, entry in touched_entries(moment).items():
+    for block, entry, said in view(moment).touched_contents:
         if len(entry.tokens) != size:
             return violation(
                 "KV-6", f"block {block}", f"indexed with {len(entry.tokens)} tokens", f"{size} tokens, a full block"
             )
         if block not in committed:
             return violation("KV-6", f"block {block}", "indexed, its tokens are not committed", "committed content only")
-        if moment.facts.translate(entry) is None:
+        if said is None:
             return violation("KV-6", f"block {block}", f"indexed as {_shown(entry.tokens)}", "content that was committed")
     return None
 
@@ -38,7 +39,7 @@ def nothing_from_before_a_reset_is_found(moment: Moment) -> Violation | None:
     outdated = moment.facts.outdated
     if not outdated:
         return None
-    cached = moment.after.cached if moment.happening is Happening.RESET else touched_entries(moment)
+    cached = moment.after.cached if moment.happening is Happening.RESET else view(moment).touched_entries
     block = min((block for block in cached if block in outdated), default=None)
     if block is not None:
         return violation(
@@ -52,9 +53,11 @@ def entries_stand_under_their_true_key(moment: Moment) -> Violation | None:
 
     Source: docs/prefix-key.md.
     """
-    for block, entry in touched_entries(moment).items():
-        expected = moment.facts.expected_key(entry)
+    touched, expected_key = view(moment).touched_entries, moment.facts.expected_key
+    for entry in dict.fromkeys(touched.values()):  # blocks of equal content share their entry
+        expected = expected_key(entry)
         if expected is not None and expected != entry.key:
+            block = next(block for block, other in touched.items() if other is entry)
             return violation("KV-7", f"entry of block {block}", f"key {entry.key.hex()}", f"key {expected.hex()}")
     return None
 
@@ -65,9 +68,9 @@ def entries_name_what_their_block_holds(moment: Moment) -> Violation | None:
     Source: nano-vllm pull 218 (a reused block kept its old entry); vllm pull 4762.
     """
     committed = moment.facts.content_by_block
-    for block, entry in touched_entries(moment).items():
-        held, said = committed.get(block), moment.facts.translate(entry)
-        if held is not None and said is not None and held is not said:
+    for block, _, said in view(moment).touched_contents:
+        held = committed.get(block)
+        if held is not said and held is not None and said is not None:
             return violation(
                 "KV-7", f"block {block}", f"indexed as {_shown(said.tokens)}", f"{_shown(held.tokens)}, as committed"
             )
@@ -80,6 +83,8 @@ def blocks_are_published_once(moment: Moment) -> Violation | None:
     A block registered twice stays findable by its old content when one registration goes.
     Source: vllm pull 4762 (two tables of cached blocks, one of them cleaned).
     """
+    if id(_PUBLISHED) not in view(moment).event_kinds:
+        return None
     cached = moment.before.cached
     for event in moment.events:
         if event.kind is _PUBLISHED and not cached.keys().isdisjoint(event.blocks):
@@ -96,17 +101,19 @@ def hits_hold_the_query(moment: Moment) -> Violation | None:
 
     Source: text-generation-inference pull 3067 (a look-up went on after a partial match); llm-d-inference-sim pull 701.
     """
-    assert moment.planned is not None
-    plan, size = moment.planned.plan, moment.after.block_size
-    for i, hits in enumerate(plan.hit_blocks):
+    planned = view(moment).planned
+    if not planned.has_hits:
+        return None
+    size = moment.after.block_size
+    for i, hits in enumerate(planned.plan.hit_blocks):
         if not hits:
             continue
-        row, known = rows_of(plan)[i], _known_tokens(moment, i)
+        row, known = planned.rows[i], _known_tokens(moment, i)
         for number, block in enumerate(hits):
             content = moment.facts.content_by_block.get(block)
             query = known[number * size : (number + 1) * size]
-            found = "nothing committed" if content is None else _shown(content.tokens)
             if content is None or content.tokens[: len(query)] != query:
+                found = "nothing committed" if content is None else _shown(content.tokens)
                 subject = f"{row_named(row)}, hit {number}, block {block}"
                 return violation("KV-7", subject, found, f"{_shown(query)}, the query's tokens")
     return None
@@ -117,14 +124,16 @@ def hits_stay_in_their_namespace(moment: Moment) -> Violation | None:
 
     Source: vllm #30931 and #42125, pull 36708; TensorRT-LLM pull 12306.
     """
-    assert moment.planned is not None
-    plan = moment.planned.plan
+    planned = view(moment).planned
+    if not planned.has_hits:
+        return None
+    plan, size = planned.plan, moment.after.block_size
     for i, hits in enumerate(plan.hit_blocks):
         if not hits:
             continue
         request = plan.requests[i]
-        chain = moment.facts.prompt_contents(request, request.prompt)
-        for number, block in enumerate(hits[: len(request.prompt) // moment.after.block_size]):
+        chain = moment.facts.prompt_contents(request, request.prompt[: len(hits) * size])
+        for number, block in enumerate(hits[: len(request.prompt) // size]):
             content = moment.facts.content_by_block.get(block)
             own = chain[number] if number < len(chain) else None
             if content is not None and content is not own:
@@ -138,13 +147,14 @@ def hits_leave_something_to_compute(moment: Moment) -> Violation | None:
 
     Source: nano-vllm pull 199 (a hit on the whole prompt scheduled no token).
     """
-    assert moment.planned is not None
-    plan, size, now = moment.planned.plan, moment.after.block_size, reading(moment.after)
+    seen = view(moment)
+    if not seen.planned.has_hits:
+        return None
+    plan, size = seen.planned.plan, moment.after.block_size
     for i, hits in enumerate(plan.hit_blocks):
         if not hits:
             continue
-        row = rows_of(plan)[i]
-        sequence = now.row(row)
+        row, sequence = seen.planned.rows[i], seen.planned_after[i]
         if sequence is not None and len(hits) > (most := (sequence.visible_len - 1) // size):
             expected = f"at most {most} of {sequence.visible_len} tokens"
             return violation("KV-13", row_named(row), f"a hit of {len(hits)} blocks", expected)
@@ -158,7 +168,7 @@ def committed_content_stays_hittable(moment: Moment) -> Violation | None:
 
     Source: sglang pull 27562 (eviction of an inner node orphaned its subtree).
     """
-    if not (moment.is_audit or moment.happening is Happening.LANDED or index_changed(moment)):
+    if not (moment.is_audit or moment.happening is Happening.LANDED or view(moment).is_index_changed):
         return None
     hittable = moment.facts.hittable
     if not hittable.keys() <= moment.after.cached.keys():
@@ -174,10 +184,9 @@ def beginnings_take_what_can_be_found(moment: Moment) -> Violation | None:
     """
     assert moment.planned is not None
     owed = moment.facts.owed_hits
-    if not owed:
+    if not any(owed.values()):
         return None
-    plan = moment.planned.plan
-    for row, hits in zip(rows_of(plan), plan.hit_blocks, strict=True):
+    for row, hits in zip(view(moment).planned.rows, moment.planned.plan.hit_blocks, strict=True):
         if len(hits) < (most := owed.get(row[:3], 0)):
             return violation("KV-15", row_named(row), f"begins with a hit of {len(hits)} blocks", f"{most}, as can be found")
     return None
@@ -188,11 +197,11 @@ def parents_of_entries_stay(moment: Moment) -> Violation | None:
 
     Source: sglang pulls 27562 and 31902.
     """
-    if not (moment.is_audit or index_changed(moment)):
+    if not (moment.is_audit or view(moment).is_index_changed):
         return None
     cached = moment.after.cached
     entries = set(cached.values())
-    orphans = {entry.parent for entry in entries}.difference(entries, (None,))
+    orphans = set(map(_parent_of, entries)).difference(entries, (None,))
     if not orphans:
         return None
     translate = moment.facts.translate
@@ -206,11 +215,14 @@ def parents_of_entries_stay(moment: Moment) -> Violation | None:
     return None
 
 
+_parent_of: Final = attrgetter("parent")
+
+
 def _known_tokens(moment: Moment, row: int) -> tuple[int, ...]:
     """Prompt and the output that the harness knows: the target may know more."""
     assert moment.planned is not None
     plan = moment.planned.plan
-    choice = moment.facts.choice(rows_of(plan)[row])
+    choice = moment.facts.choice(plan.row_id(row))
     return plan.requests[row].prompt if choice is None else (*plan.requests[row].prompt, *choice.emitted)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from functools import lru_cache
 from itertools import chain
 from typing import Final
 
-from engine_under_test.types import PADDING_BLOCK, Caps, EventKind, ReferenceModel, Snapshot
+from engine_under_test.types import PADDING_BLOCK, Caps, EventKind, ReferenceModel
 from properties.invariants.predicate import HOLDERS, Predicate, blocks_named, predicate, violation
-from properties.invariants.reading import reading
+from properties.invariants.reading import Reading, reading, view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -22,6 +23,21 @@ def blocks_are_conserved(moment: Moment) -> Violation | None:
     Source: Kwon et al., Efficient Memory Management for LLM Serving with PagedAttention, SOSP 2023, section 4.2.
     """
     now, quarantined = reading(moment.after), moment.after.quarantined.keys()
+    if now.has_free_held or not (now.placed.isdisjoint(quarantined) if quarantined else True):
+        return _in_two_states(now, quarantined)
+    first = 1 if moment.caps.has_padding else 0
+    pool = _pool(first, moment.after.num_blocks)
+    placed = now.placed
+    if quarantined or moment.caps.evicts_on_demand:
+        placed = placed.union(quarantined, moment.after.cached if moment.caps.evicts_on_demand else ())
+    if placed == pool:
+        return None
+    if lost := pool - placed:
+        return violation("KV-1", blocks_named(lost), "neither free nor held nor quarantined", "exactly one of them")
+    return violation("KV-1", blocks_named(placed - pool), "in use", f"a pool of blocks {first} to {max(pool)}")
+
+
+def _in_two_states(now: Reading, quarantined: Set[int]) -> Violation | None:
     for one, other, where in (
         (now.free, now.held, "free and held"),
         (now.free, quarantined, "free and quarantined"),
@@ -29,14 +45,7 @@ def blocks_are_conserved(moment: Moment) -> Violation | None:
     ):
         if not one.isdisjoint(other):
             return violation("KV-1", blocks_named(one & other), where, "exactly one state for each block")
-    first = 1 if moment.caps.has_padding else 0
-    pool = _pool(first, moment.after.num_blocks)
-    placed = now.free.union(now.held, quarantined, moment.after.cached if moment.caps.evicts_on_demand else ())
-    if placed == pool:
-        return None
-    if lost := pool - placed:
-        return violation("KV-1", blocks_named(lost), "neither free nor held nor quarantined", "exactly one of them")
-    return violation("KV-1", blocks_named(placed - pool), "in use", f"a pool of blocks {first} to {max(pool)}")
+    return None
 
 
 @lru_cache(maxsize=4)
@@ -53,10 +62,10 @@ def reference_counts_are_true(moment: Moment) -> Violation | None:
     counts = after.ref_counts
     if counts is None:
         return None
-    tables = reading(after).tables
-    if _recounted(tables, after, len(counts)) == counts:
+    now = reading(after)
+    if now.holder_counts == counts:
         return None
-    holders = Counter(chain(*tables, *after.reservations.values(), after.pinned))
+    holders = Counter(chain(*now.tables, *after.reservations.values(), after.pinned))
     for block, count in enumerate(counts):
         if count != holders[block] and not (block == PADDING_BLOCK and moment.caps.has_padding):
             names = [f"{s.request_id}/{s.choice}" for s in after.sequences() if block in s.table]
@@ -64,18 +73,6 @@ def reference_counts_are_true(moment: Moment) -> Violation | None:
             held_by = ", ".join(names + plans + ["a pin"] * after.pinned.count(block)) or "nobody"
             return violation("KV-2", f"block {block}", f"count {count}", f"{holders[block]}, held by {held_by}")
     return None
-
-
-def _recounted(tables: list[tuple[int, ...]], snapshot: Snapshot, num_counts: int) -> tuple[int, ...] | None:
-    """Counts as the holders make them, where each holder names blocks that exist; the padding block has none."""
-    counts = [0] * num_counts
-    try:
-        for blocks in (*tables, *snapshot.reservations.values(), snapshot.pinned):
-            for block in blocks:
-                counts[block] += 1
-    except IndexError:
-        return None
-    return tuple(counts)
 
 
 def blocks_are_freed_once(moment: Moment) -> Violation | None:
@@ -95,12 +92,14 @@ def freed_blocks_have_no_holder(moment: Moment) -> Violation | None:
 
     Source: TensorRT-LLM pull 12667 (a pinned block of count 0 stayed in the free queue).
     """
-    now = reading(moment.after)
-    if not now.free.isdisjoint(now.held):
+    seen = view(moment)
+    now = seen.after
+    if now.has_free_held:
         return violation("KV-4", blocks_named(now.free & now.held), "in the free queue while held", "no holder")
+    freed = now.free if moment.is_audit else seen.freed
     counts = moment.after.ref_counts
-    if counts is not None and moment.caps.reference_model is ReferenceModel.PER_TABLE:
-        for block in now.free - reading(moment.before).free if not moment.is_audit else now.free:
+    if freed and counts is not None and moment.caps.reference_model is ReferenceModel.PER_TABLE:
+        for block in freed:
             if counts[block]:
                 return violation("KV-4", f"block {block}", f"freed with count {counts[block]}", "count 0")
     return None
@@ -111,9 +110,8 @@ def freed_blocks_are_behind_their_fence(moment: Moment) -> Violation | None:
 
     Source: sglang pull 18803 (freed at the end of a request while an overlapped forward still read it).
     """
-    before, after = moment.before, moment.after
-    freed = reading(after).free - reading(before).free
-    if not freed or before.generation != after.generation:
+    freed, after = view(moment).freed, moment.after
+    if not freed or moment.before.generation != after.generation:
         return None
     for plan_id in after.unsettled:
         used = moment.uses.get(plan_id)
@@ -128,11 +126,12 @@ def each_acquisition_is_freed_once(moment: Moment) -> Violation | None:
 
     Source: LMCache pull 5095 (retrieve and lookup both let go of the same objects).
     """
-    if moment.before.generation != moment.after.generation:
+    if not moment.events:
         return None
-    if not [event for event in moment.events if event.kind is _FREED]:
+    seen = view(moment)
+    if id(_FREED) not in seen.event_kinds or moment.before.generation != moment.after.generation:
         return None
-    free = set(reading(moment.before).free)
+    free = set(seen.before.free)
     for event in moment.events:
         if event.kind is _FREED:
             if not free.isdisjoint(event.blocks):
@@ -154,10 +153,8 @@ def padding_belongs_to_nobody(moment: Moment) -> Violation | None:
     Source: rvllm pull 32 (padded rows wrote the KV of a live slot 0).
     """
     after, now = moment.after, reading(moment.after)
-    if PADDING_BLOCK in now.held:
-        return _padding_is("held")
-    if PADDING_BLOCK in now.free:
-        return _padding_is("free")
+    if PADDING_BLOCK in now.placed:
+        return _padding_is("held" if PADDING_BLOCK in now.held else "free")
     if PADDING_BLOCK in after.cached:
         return _padding_is("cached")
     return _padding_is("quarantined") if PADDING_BLOCK in after.quarantined else None
@@ -174,7 +171,7 @@ def padding_is_never_planned(moment: Moment) -> Violation | None:
         return _padding_is("in a planned table or hit")
     if PADDING_BLOCK in reservation.fills:
         return _padding_is("filled")
-    if any(PADDING_BLOCK in copy[:2] for copy in reservation.copies):
+    if reservation.copies and any(PADDING_BLOCK in copy[:2] for copy in reservation.copies):
         return _padding_is("copied")
     if reservation.slots and min(reservation.slots) < moment.after.block_size:
         return _padding_is("written")

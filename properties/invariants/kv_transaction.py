@@ -8,7 +8,7 @@ from typing import Final
 
 from engine_under_test.types import Caps, PrefixEntry, Snapshot
 from properties.invariants.predicate import SEQUENCES, Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.reading import has_same_rows, reading, rows_of
+from properties.invariants.reading import reading, view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -20,7 +20,7 @@ def lengths_are_ordered(moment: Moment) -> Violation | None:
     Source: engine_under_test/types.py, SequenceSnapshot; lmdeploy pull 4685 (a length counted twice).
     """
     size = moment.after.block_size
-    for s in (*moment.after.running, *moment.after.waiting):
+    for s in reading(moment.after).sequences:
         _, _, _, _, _, _, visible, committed, scheduled, allocated, table, reserved, plans = s
         if (
             0 <= committed <= scheduled <= allocated <= (len(table) + len(reserved)) * size
@@ -49,12 +49,11 @@ def decoding_lags_by_one(moment: Moment) -> Violation | None:
     Source: mini-sglang pull 115 (the computed length advanced without the token).
     """
     assert moment.landed is not None
-    plan, now = moment.landed.plan, reading(moment.after)
-    if plan.plan_id in moment.after.plans or plan.generation != moment.after.generation:
+    plan, after = moment.landed.plan, moment.after
+    if plan.plan_id in after.plans or plan.generation != after.generation:
         return None
-    for row, samples in zip(rows_of(plan), plan.samples, strict=True):
-        s = now.row(row) if samples else None
-        if s is not None and s.visible_len - s.committed_len != 1:
+    for s, samples in zip(view(moment).landed_after, plan.samples, strict=True):
+        if samples and s is not None and s.visible_len - s.committed_len != 1:
             found = f"{s.visible_len} visible, {s.committed_len} committed"
             return violation("KV-5", row_named(s.row_id), found, "visible - committed = 1 behind a sampled token")
     return None
@@ -68,8 +67,8 @@ def reserve_takes_all(moment: Moment) -> Violation | None:
     assert moment.planned is not None
     plan, reservation, size = moment.planned.plan, moment.planned.reservation, moment.after.block_size
     expected: list[int] = []
-    for i, (position, count) in enumerate(zip(plan.starts, plan.num_tokens, strict=True)):
-        table, end = reservation.tables[i], position + count
+    for i, (position, count, table) in enumerate(zip(plan.starts, plan.num_tokens, reservation.tables, strict=True)):
+        end = position + count
         if len(table) * size < end:
             return violation("KV-12", row_named(plan.row_id(i)), f"a table of {len(table)} blocks", f"blocks for {end} slots")
         if count == 1:
@@ -79,8 +78,9 @@ def reserve_takes_all(moment: Moment) -> Violation | None:
     if tuple(expected) != reservation.slots:
         found, wanted = f"slots {reservation.slots}", f"{tuple(expected)}, where the tables put them"
         return violation("KV-12", f"plan {plan.plan_id}", found, wanted)
-    held = reading(moment.after).held
-    if loose := set(chain.from_iterable(reservation.new_blocks)) - held:
+    seen = view(moment)
+    if not seen.new <= seen.after.held:
+        loose = seen.new - seen.after.held
         return violation("KV-12", blocks_named(loose), f"taken by plan {plan.plan_id} but held by nobody", "held until its end")
     return None
 
@@ -98,7 +98,7 @@ def rollback_restores_everything(moment: Moment) -> Violation | None:
     Preemptions that made room stay: then the states differ by more than the reservation and are not compared.
     Source: nano-vllm pull 211, atlas pull 373 (a failed prefill released nothing of what it had matched).
     """
-    return _same_state(moment, "after the rollback") if has_same_rows(moment) else None
+    return _same_state(moment, "after the rollback") if view(moment).has_same_rows else None
 
 
 def nothing_planned_leaves_no_trace(moment: Moment) -> Violation | None:
@@ -106,7 +106,7 @@ def nothing_planned_leaves_no_trace(moment: Moment) -> Violation | None:
 
     Source: vllm pull 11565 (hits were referenced before it was known that the rest could be allocated).
     """
-    if moment.planned is not None or moment.before.unsettled != moment.after.unsettled or not has_same_rows(moment):
+    if moment.planned is not None or moment.before.unsettled != moment.after.unsettled or not view(moment).has_same_rows:
         return None
     return _same_state(moment, "after a plan that came to nothing")
 
@@ -146,10 +146,9 @@ def commit_applies_the_whole_plan(moment: Moment) -> Violation | None:
         return None
     if plan.plan_id in after.plans or plan.plan_id in after.reservations:
         return violation("KV-12", f"plan {plan.plan_id}", "still in flight behind its result", "committed, nothing reserved")
-    now = reading(after).by_row
-    for row, start, count in zip(rows_of(plan), plan.starts, plan.num_tokens, strict=True):
-        s = now.get(row)
-        if s is not None and s.committed_len < (end := start + count):
+    seen = view(moment)
+    for s, end in zip(seen.landed_after, seen.landed.ends, strict=True):
+        if s is not None and s.committed_len < end:
             return violation("KV-12", row_named(s.row_id), f"committed {s.committed_len}", f"{end}: its plan is committed")
     return None
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from engine_under_test.types import BlockCopy, SequenceSnapshot
 from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.reading import reading, rows_of, still_held
+from properties.invariants.reading import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -25,8 +25,9 @@ def writes_of_a_slot_are_ordered(moment: Moment) -> Violation | None:
     if len(written) != len(slots):
         twice = [slot for slot in written if slots.count(slot) > 1]
         return violation("KV-3", f"slot {min(twice)}", f"written twice by plan {moment.planned.plan.plan_id}", "one write")
-    for plan_id in moment.after.unsettled:
-        other = moment.writes.get(plan_id)
+    writes = moment.writes
+    for plan_id in moment.after.unsettled if writes else ():
+        other = writes.get(plan_id)
         if other is None or written.isdisjoint(other):
             continue
         again = {slot // moment.after.block_size for slot in written & other}
@@ -38,10 +39,9 @@ def writes_of_a_slot_are_ordered(moment: Moment) -> Violation | None:
 def _own_blocks(moment: Moment) -> set[int]:
     """What rows of the planned step held before it, by their table or by plans of theirs in flight, and hold still."""
     assert moment.planned is not None
-    before, after = reading(moment.before), reading(moment.after)
+    seen = view(moment)
     own: set[int] = set()
-    for row in rows_of(moment.planned.plan):
-        one, other = before.row(row), after.row(row)
+    for one, other in zip(seen.planned_before, seen.planned_after, strict=True):
         if one is not None and other is not None:
             own.update({*one.table, *one.reserved}.intersection((*other.table, *other.reserved)))
             own.update(chain.from_iterable(moment.before.reservations.get(plan_id, ()) for plan_id in one.plans))
@@ -54,13 +54,12 @@ def committed_slots_are_never_rewritten(moment: Moment) -> Violation | None:
     Source: engine_under_test/types.py, SequenceSnapshot (committed = written and confirmed).
     """
     assert moment.planned is not None
-    plan, reservation = moment.planned.plan, moment.planned.reservation
-    rows, size = reading(moment.after).by_row, moment.after.block_size
-    for row, start in zip(rows_of(plan), plan.starts, strict=True):
-        sequence = rows.get(row)
+    size = moment.after.block_size
+    for sequence, start in zip(view(moment).planned_after, moment.planned.plan.starts, strict=True):
         if sequence is not None and start < sequence.committed_len:
+            row = sequence.row_id
             return violation("KV-3", row_named(row), f"writes from position {start}", f"from {sequence.committed_len} on")
-    indexed = {slot // size for slot in reservation.slots}.intersection(moment.after.cached)
+    indexed = {slot // size for slot in moment.planned.reservation.slots}.intersection(moment.after.cached)
     if indexed:
         return violation("KV-3", blocks_named(indexed), "written while indexed", "indexed blocks never change")
     return None
@@ -71,13 +70,12 @@ def taken_blocks_have_no_holder(moment: Moment) -> Violation | None:
 
     Source: mini-sglang pull 142 (pages freed while a page table still pointed to them).
     """
-    assert moment.planned is not None
-    taken = [block for blocks in moment.planned.reservation.new_blocks for block in blocks]
-    new = set(taken)
+    seen = view(moment)
+    taken, new = seen.taken, seen.new
     if len(new) != len(taken):
         return violation("KV-10", blocks_named(b for b in new if taken.count(b) > 1), "taken twice by one plan", "once")
-    if not new.isdisjoint(reading(moment.before).held) and not new.isdisjoint(still_held(moment)):
-        return violation("KV-10", blocks_named(new & still_held(moment)), "taken while held", "a block without a holder")
+    if not new.isdisjoint(seen.before.held) and not new.isdisjoint(seen.still_held):
+        return violation("KV-10", blocks_named(new & seen.still_held), "taken while held", "a block without a holder")
     return None
 
 
@@ -86,8 +84,7 @@ def taken_blocks_are_behind_every_use(moment: Moment) -> Violation | None:
 
     Source: sglang #24527 (pages reused whose remote writer was still active), pull 18803.
     """
-    assert moment.planned is not None
-    new = {block for blocks in moment.planned.reservation.new_blocks for block in blocks}
+    new = view(moment).new
     if not new or moment.before.generation != moment.after.generation:
         return None
     for plan_id in moment.after.unsettled:
@@ -105,6 +102,8 @@ def quarantine_waits_for_the_last_use(moment: Moment) -> Violation | None:
     before, after = moment.before.quarantined, moment.after.quarantined
     if not after or before == after:
         return None
+    if min(after.values()) >= max(moment.after.unsettled, default=-1):
+        return None
     for block, plan_id in after.items():
         if before.get(block) != plan_id:
             users = [user for user in moment.after.unsettled if block in moment.uses.get(user, ())]
@@ -119,23 +118,22 @@ def shared_blocks_are_copied_on_write(moment: Moment) -> Violation | None:
     Source: Kwon et al., SOSP 2023, section 4.4 (copy on write at block granularity).
     """
     assert moment.planned is not None
-    plan, reservation = moment.planned.plan, moment.planned.reservation
-    rows, size = reading(moment.after).by_row, moment.after.block_size
-    for i, (row, start) in enumerate(zip(rows_of(plan), plan.starts, strict=True)):
-        offset = start % size
-        if not offset:
-            continue
-        number = start // size
-        sequence, table = rows.get(row), reservation.tables[i]
-        if sequence is None or number >= len(sequence.table) or number >= len(table):
+    reservation, size, seen = moment.planned.reservation, moment.after.block_size, view(moment)
+    counts = seen.after.holder_counts
+    rows = zip(seen.planned_after, moment.planned.plan.starts, reservation.tables, reservation.new_blocks, strict=True)
+    for sequence, start, table, new in rows:
+        number, offset = divmod(start, size)
+        if not offset or sequence is None or number >= len(sequence.table) or number >= len(table):
             continue
         owned, written = sequence.table[number], table[number]
         if written == owned:
-            if others := _sharers(moment, sequence, owned):
-                return violation("KV-11", row_named(row), f"writes into block {owned}, shared with {others}", "a copy of it")
-        elif written in reservation.new_blocks[i] and not _is_copied(reservation.copies, owned, written, offset):
+            is_alone = counts is not None and counts[owned] < 2
+            if not is_alone and (others := _sharers(moment, sequence, owned)):
+                found = f"writes into block {owned}, shared with {others}"
+                return violation("KV-11", row_named(sequence.row_id), found, "a copy of it")
+        elif written in new and not _is_copied(reservation.copies, owned, written, offset):
             expected = f"a copy of at least {offset} slots of block {owned}"
-            return violation("KV-11", row_named(row), f"writes into block {written} without it", expected)
+            return violation("KV-11", row_named(sequence.row_id), f"writes into block {written} without it", expected)
     return None
 
 
@@ -149,11 +147,12 @@ def _sharers(moment: Moment, sequence: SequenceSnapshot, block: int) -> str:
     Who copies it in this plan has left it; who has an earlier plan in flight may have.
     """
     assert moment.planned is not None
-    now = reading(moment.after)
-    if sum(map(len, now.tables)) == len(now.owned) or now.table_counts[block] < 2:
+    seen = view(moment)
+    now = seen.after
+    if now.table_counts[block] < 2:
         return ""
     plan, reservation = moment.planned.plan, moment.planned.reservation
-    leaving = {row for row, table in zip(rows_of(plan), reservation.tables, strict=True) if block not in table}
+    leaving = {row for row, table in zip(seen.planned.rows, reservation.tables, strict=True) if block not in table}
     others = [s for s in now.by_choice.values() if s is not sequence and block in s.table and s.row_id not in leaving]
     return ", ".join(f"{s.request_id}/{s.choice}" for s in others if not set(s.plans) - {plan.plan_id})
 
@@ -169,10 +168,9 @@ def only_listed_slots_are_written(moment: Moment) -> Violation | None:
     if not strange:
         return None
     size = moment.after.block_size
-    allowed = {slot for block in reservation.fills for slot in range(block * size, (block + 1) * size)}
-    for copy in reservation.copies:
-        allowed.update(range(copy.target * size, copy.target * size + copy.num_slots))
-    if strange := strange - allowed:
+    filled = [range(block * size, (block + 1) * size) for block in reservation.fills]
+    copied = [range(copy.target * size, copy.target * size + copy.num_slots) for copy in reservation.copies]
+    if strange := strange.difference(*filled, *copied):
         slot = min(strange)
         subject = f"slot {slot} (block {slot // size})"
         return violation("KV-16", subject, f"changed by plan {reservation.plan_id}", "unchanged: the plan does not list it")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
-from engine_under_test.types import Caps, RowId
+from engine_under_test.types import Caps
 from properties.invariants.catalogue import CATALOGUE
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
@@ -91,7 +91,7 @@ def blocks_named(blocks: Iterable[int]) -> str:
     return f"block{'s' if len(found) != 1 else ''} {', '.join(map(str, found))}"
 
 
-def row_named(row: RowId) -> str:
-    """The row in a person's words; a choice only where it is not the first."""
-    choice = f", choice {row.choice}" if row.choice else ""
-    return f"request {row.request_id}{choice} (incarnation {row.incarnation}, epoch {row.epoch})"
+def row_named(row: tuple[str, int, int, int]) -> str:
+    """The row, a `RowId` or an equal tuple, in a person's words; a choice only where it is not the first."""
+    request_id, choice, incarnation, epoch = row
+    return f"request {request_id}{f', choice {choice}' if choice else ''} (incarnation {incarnation}, epoch {epoch})"

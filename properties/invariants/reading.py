@@ -1,100 +1,299 @@
-"""What several predicates derive from the same snapshot, derived once.
+"""What several predicates derive from the same snapshot, plan or moment, derived once.
 
-Owns sets and look-ups over snapshots, remembered for the last few snapshots by identity (one moment's `after` is the next
-one's `before`). Judges nothing; forgetting everything would change the cost and nothing else.
+Owns sets, look-ups and differences, remembered for the last few snapshots, plans and the last moment by identity (one moment's
+`after` is the next one's `before`). Judges nothing; forgetting everything would change the cost and nothing else.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
-from typing import Any, Final
+from itertools import chain, compress
+from operator import add, attrgetter, is_not, itemgetter
+from typing import Any, Final, Generic, TypeVar
 
-from engine_under_test.types import Plan, PrefixEntry, RowId, SequenceSnapshot, Snapshot
-from properties.moment import Moment
+from engine_under_test.types import Output, Plan, PrefixEntry, RowId, SequenceSnapshot, Snapshot
+from properties.moment import ChoiceFacts, Content, Moment
 
 ChoiceKey = tuple[str, int, int]  # request_id, choice, incarnation
+RowKey = tuple[str, int, int, int]  # the same, and the epoch: equal to the RowId with these columns
+
+T = TypeVar("T")
+
+OF_QUEUE: Final = ("free",)
+OF_TABLES: Final = ("owned",)
+OF_SEQUENCES: Final = ("sequences", "choices", "by_choice", "by_row", "tables", *OF_TABLES)
+
+_choice_of = itemgetter(slice(3))  # of a RowId, a SequenceSnapshot: their columns begin with what identifies the choice
+_row_of = itemgetter(slice(4))
+_table_of: Callable[[SequenceSnapshot], tuple[int, ...]] = itemgetter(SequenceSnapshot._fields.index("table"))
+_kind_of = itemgetter(0)  # of an Event
+_request_id_of = attrgetter("request_id")
+_nothing: Final[frozenset[int]] = frozenset()
 
 
-OF_QUEUE: Final = ("free", "place")
-OF_TABLES: Final = ("owned", "table_counts")
-OF_SEQUENCES: Final = ("by_choice", "by_row", "tables", *OF_TABLES)
+class _Derived(Generic[T]):
+    """An attribute that is derived when somebody first asks for it. From then on it stands in its owner's dictionary, where
+    it is found without asking here: `functools.cached_property` without the lock."""
+
+    __slots__ = ("_derive", "_name")
+
+    def __init__(self, derive: Callable[[Any], T]) -> None:
+        self._derive = derive
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: Any, _kind: type) -> T:
+        found = owner.__dict__[self._name] = self._derive(owner)
+        return found
 
 
 class Reading:
-    """A snapshot's live choices by identity and its blocks by holder. Each is derived when somebody first asks for it.
-
-    ``tables``: those of live choices that name a block. ``owned``: named by a table. ``reserved``: held by a plan in flight.
-    ``held``: those and the pinned ones.
-    """
-
-    by_choice: dict[ChoiceKey, SequenceSnapshot]
-    by_row: dict[tuple[str, int, int, int], SequenceSnapshot]  # by identity, epoch included
-    free: frozenset[int]
-    held: frozenset[int]
-    owned: frozenset[int]
-    place: dict[int, int]  # where each free block stands in the queue, 0 next to be taken
-    reserved: frozenset[int]
-    table_counts: Counter[int]  # how many tables name each owned block
-    tables: list[tuple[int, ...]]
+    """A snapshot's live choices by identity and its blocks by holder."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
 
-    def __getattr__(self, name: str) -> Any:
-        """Asked only for what has not been derived."""
-        derive = _DERIVED.get(name)
-        if derive is None:
-            raise AttributeError(name)
-        found = derive(self)
-        vars(self)[name] = found
-        return found
-
+    @_Derived
     def sequences(self) -> tuple[SequenceSnapshot, ...]:
-        return (*self.snapshot.running, *self.snapshot.waiting)
+        return self.snapshot.running + self.snapshot.waiting
 
-    def row(self, row: RowId) -> SequenceSnapshot | None:
-        """The live choice with exactly this identity, epoch included."""
-        return self.by_row.get(row)
+    @_Derived
+    def choices(self) -> list[ChoiceKey]:
+        """Which choice each of `sequences` is."""
+        return list(map(_choice_of, self.sequences))
+
+    @_Derived
+    def by_choice(self) -> dict[ChoiceKey, SequenceSnapshot]:
+        return dict(zip(self.choices, self.sequences, strict=True))
+
+    @_Derived
+    def by_row(self) -> dict[RowKey, SequenceSnapshot]:
+        """By identity, epoch included."""
+        return dict(zip(map(_row_of, self.sequences), self.sequences, strict=True))
+
+    @_Derived
+    def tables(self) -> list[tuple[int, ...]]:
+        """Those of live choices that name a block."""
+        return [table for table in map(_table_of, self.sequences) if table]
+
+    @_Derived
+    def owned(self) -> frozenset[int]:
+        """Blocks that a table names."""
+        return _nothing.union(*self.tables)
+
+    @_Derived
+    def table_counts(self) -> Counter[int]:
+        """How many tables name each owned block."""
+        return Counter(chain.from_iterable(self.tables))
+
+    @_Derived
+    def held(self) -> frozenset[int]:
+        """Owned, held by a plan in flight, or pinned."""
+        return self.owned.union(*self.snapshot.reservations.values(), self.snapshot.pinned)
+
+    @_Derived
+    def holder_counts(self) -> tuple[int, ...] | None:
+        """For each physical block, how many tables, reservations and pins name it; None if one names a block of no pool."""
+        counts = [0] * (self.snapshot.num_blocks + 1)
+        try:
+            for block in chain(*self.tables, *self.snapshot.reservations.values(), self.snapshot.pinned):
+                counts[block] += 1
+        except IndexError:
+            return None
+        return tuple(counts)
+
+    @_Derived
+    def free(self) -> frozenset[int]:
+        return frozenset(self.snapshot.free)
+
+    @_Derived
+    def placed(self) -> frozenset[int]:
+        """Free or held."""
+        return self.free | self.held
+
+    @property
+    def has_free_held(self) -> bool:
+        """True if some block is both free and held."""
+        return len(self.placed) != len(self.free) + len(self.held)
 
     def take_over(self, earlier: Reading, names: Iterable[str]) -> None:
         """What an earlier snapshot, equal in the columns that these come from, has had derived."""
-        known, own = vars(earlier), vars(self)
+        known, own = earlier.__dict__, self.__dict__
         for name in names:
             if name in known:
                 own[name] = known[name]
 
 
-_DERIVED: Final[dict[str, Callable[[Reading], object]]] = {
-    "by_choice": lambda known: {s[:3]: s for s in known.sequences()},
-    "by_row": lambda known: {s[:4]: s for s in known.sequences()},
-    "tables": lambda known: [s.table for s in known.sequences() if s.table],
-    "owned": lambda known: frozenset(chain.from_iterable(known.tables)),
-    "table_counts": lambda known: Counter(chain.from_iterable(known.tables)),
-    "free": lambda known: frozenset(known.snapshot.free),
-    "place": lambda known: {block: number for number, block in enumerate(known.snapshot.free)},
-    "reserved": lambda known: frozenset(chain.from_iterable(known.snapshot.reservations.values())),
-    "held": lambda known: known.owned.union(known.reserved, known.snapshot.pinned),
-}
+class PlanReading:
+    """A plan's rows by identity."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.names = list(map(_request_id_of, plan.requests))
+        self.rows: list[RowKey] = list(zip(self.names, plan.choices, plan.incarnations, plan.epochs, strict=True))
+        self.ends = list(map(add, plan.starts, plan.num_tokens))  # behind the last position that each row computes
+        self.has_hits = any(plan.hit_blocks)
+
+
+class View:
+    """A moment, and what changed between its two snapshots. What is about a plan: only where the moment has one."""
+
+    def __init__(self, moment: Moment) -> None:
+        self.moment = moment
+        self.before = reading(moment.before)
+        self.after = reading(moment.after)
+
+    # -- blocks ------------------------------------------------------------------------------------------------
+
+    @_Derived
+    def freed(self) -> frozenset[int]:
+        """Free now and not before."""
+        if self.moment.before.free == self.moment.after.free:
+            return _nothing
+        return self.after.free - self.before.free
+
+    @_Derived
+    def freed_cached(self) -> frozenset[int]:
+        """Cached blocks that are free now and were not before."""
+        return self.freed.intersection(self.moment.after.cached) if self.freed else _nothing
+
+    @_Derived
+    def still_held(self) -> frozenset[int]:
+        """Blocks with a holder that was there before and is there after: a table of the same row, a plan in flight, a pin."""
+        before, after, now = self.moment.before, self.moment.after, self.after.by_row
+        tables = [s.table for s in self.before.sequences if s[:4] in now]
+        plans = [blocks for plan_id, blocks in before.reservations.items() if plan_id in after.reservations]
+        return _nothing.union(*tables, *plans, set(before.pinned).intersection(after.pinned))
+
+    # -- the index ---------------------------------------------------------------------------------------------
+
+    @_Derived
+    def is_index_changed(self) -> bool:
+        before, after = self.moment.before.cached, self.moment.after.cached
+        return before is not after and before != after
+
+    @_Derived
+    def touched_entries(self) -> Mapping[int, PrefixEntry]:
+        """The index as far as this moment changed it; at an audit all of it."""
+        before, after = self.moment.before.cached, self.moment.after.cached
+        if self.moment.is_audit:
+            return after
+        if not self.is_index_changed:
+            return {}
+        return dict(compress(after.items(), map(is_not, map(before.get, after), after.values())))
+
+    @_Derived
+    def touched_contents(self) -> list[tuple[int, PrefixEntry, Content | None]]:
+        """Each touched entry with its block, and what the models say that it names."""
+        translate = self.moment.facts.translate
+        return [(block, entry, translate(entry)) for block, entry in self.touched_entries.items()]
+
+    # -- choices -----------------------------------------------------------------------------------------------
+
+    @_Derived
+    def has_all_rows(self) -> bool:
+        """Who was live before is live after, under the same epoch."""
+        return self.before.by_row.keys() <= self.after.by_row.keys()
+
+    @_Derived
+    def has_same_rows(self) -> bool:
+        """Nobody came, ended, was preempted or was forked in this moment."""
+        return self.before.by_row.keys() == self.after.by_row.keys()
+
+    @_Derived
+    def victims(self) -> list[SequenceSnapshot]:
+        """Those that ran before and are live under another epoch, as they were."""
+        if self.has_all_rows:
+            return []
+        now = self.after.by_choice
+        return [s for s in self.moment.before.running if (t := now.get(s[:3])) is not None and t.epoch != s.epoch]
+
+    @_Derived
+    def event_kinds(self) -> set[int]:
+        """The identities of the kinds of event that there were: a member of an enumeration is slow to hash."""
+        return set(map(id, map(_kind_of, self.moment.events)))
+
+    # -- the plan of a PLANNED moment --------------------------------------------------------------------------
+
+    @_Derived
+    def planned(self) -> PlanReading:
+        assert self.moment.planned is not None
+        return plan_reading(self.moment.planned.plan)
+
+    @_Derived
+    def planned_before(self) -> list[SequenceSnapshot | None]:
+        """The choice of each planned row as it was, if it was live under the row's epoch."""
+        return list(map(self.before.by_row.get, self.planned.rows))
+
+    @_Derived
+    def planned_after(self) -> list[SequenceSnapshot | None]:
+        return list(map(self.after.by_row.get, self.planned.rows))
+
+    @_Derived
+    def taken(self) -> list[int]:
+        """What the plan took from the free queue, row by row."""
+        assert self.moment.planned is not None
+        return list(chain.from_iterable(self.moment.planned.reservation.new_blocks))
+
+    @_Derived
+    def new(self) -> frozenset[int]:
+        return frozenset(self.taken)
+
+    @_Derived
+    def evicted(self) -> frozenset[int]:
+        """Cached blocks that the plan took, and those that left the index to make room for it."""
+        before, planned = self.moment.before, self.moment.planned
+        assert planned is not None
+        taken = self.new.intersection(before.cached) if self.new else _nothing
+        if self.moment.caps.evicts_on_demand and self.is_index_changed:
+            return taken.union(before.cached.keys() - self.moment.after.cached.keys())
+        evicted = planned.reservation.evicted
+        return taken.union(evicted) if evicted else taken
+
+    # -- the plan of a LANDED moment ---------------------------------------------------------------------------
+
+    @_Derived
+    def landed(self) -> PlanReading:
+        assert self.moment.landed is not None
+        return plan_reading(self.moment.landed.plan)
+
+    @_Derived
+    def landed_after(self) -> list[SequenceSnapshot | None]:
+        return list(map(self.after.by_row.get, self.landed.rows))
+
+    # -- results and outputs -----------------------------------------------------------------------------------
+
+    @_Derived
+    def applied(self) -> list[int]:
+        """Plans that left flight."""
+        after = self.moment.after.plans
+        return [plan_id for plan_id in self.moment.before.plans if plan_id not in after]
+
+    @_Derived
+    def late_rows(self) -> list[RowId]:
+        """Rows of the result that were no longer live when it came."""
+        assert self.moment.result is not None
+        rows, live = self.moment.result.rows, self.before.by_row
+        return [] if live.keys() >= set(rows) else [row for row in rows if row not in live]
+
+    @_Derived
+    def told(self) -> list[tuple[Output, ChoiceKey, ChoiceFacts | None]]:
+        """Each output with the choice that it is for, and what the harness knows of it."""
+        live, choice = self.moment.facts.live(), self.moment.facts.choice
+        keys = [(output.request_id, output.choice, output.incarnation) for output in self.moment.outputs]
+        return [
+            (output, key, live.get(key) or choice(RowId(*key, 0)))
+            for output, key in zip(self.moment.outputs, keys, strict=True)
+        ]
 
 
 _RECENT: Final[dict[int, Reading]] = {}  # by the identity of the snapshot, which a reading keeps alive
 _NUM_RECENT: Final = 4
-_ROWS: Final[deque[tuple[Plan, tuple[RowId, ...]]]] = deque(maxlen=4)
-_TOUCHED: Final[deque[tuple[Moment, Mapping[int, PrefixEntry]]]] = deque(maxlen=1)
-_STILL_HELD: Final[deque[tuple[Moment, frozenset[int]]]] = deque(maxlen=1)
-
-
-def rows_of(plan: Plan) -> tuple[RowId, ...]:
-    """The identities of a plan's rows, made once."""
-    for known, rows in _ROWS:
-        if known is plan:
-            return rows
-    names = [request.request_id for request in plan.requests]
-    made = tuple(map(RowId, names, plan.choices, plan.incarnations, plan.epochs))
-    _ROWS.append((plan, made))
-    return made
+_PLANS: Final[dict[int, PlanReading]] = {}  # likewise
+_NUM_PLANS: Final = 8
+_LAST: Final[list[View | None]] = [None]
 
 
 def reading(snapshot: Snapshot) -> Reading:
@@ -107,47 +306,19 @@ def reading(snapshot: Snapshot) -> Reading:
     return made
 
 
-def touched_entries(moment: Moment) -> Mapping[int, PrefixEntry]:
-    """The index as far as this moment changed it; at an audit all of it."""
-    if moment.is_audit:
-        return moment.after.cached
-    for known, entries in _TOUCHED:
-        if known is moment:
-            return entries
-    before, after = moment.before.cached, moment.after.cached
-    found: Mapping[int, PrefixEntry] = {}
-    if before is not after and before != after:
-        found = {block: entry for block, entry in after.items() if before.get(block) is not entry}
-    _TOUCHED.append((moment, found))
-    return found
+def plan_reading(plan: Plan) -> PlanReading:
+    known = _PLANS.get(id(plan))
+    if known is not None:
+        return known
+    made = _PLANS[id(plan)] = PlanReading(plan)
+    if len(_PLANS) > _NUM_PLANS:
+        del _PLANS[next(iter(_PLANS))]
+    return made
 
 
-def index_changed(moment: Moment) -> bool:
-    return moment.before.cached is not moment.after.cached and moment.before.cached != moment.after.cached
-
-
-def freed_cached(moment: Moment) -> frozenset[int]:
-    """Cached blocks that are free now and were not before."""
-    if moment.before.free == moment.after.free:
-        return frozenset()
-    return (reading(moment.after).free - reading(moment.before).free).intersection(moment.after.cached)
-
-
-def still_held(moment: Moment) -> frozenset[int]:
-    """Blocks with a holder that was there before and is there after: a table of the same row, a plan in flight, a pin."""
-    for known, blocks in _STILL_HELD:
-        if known is moment:
-            return blocks
-    before, after = moment.before, moment.after
-    now = reading(after)
-    tables = [s.table for s in before.sequences() if s[:4] in now.by_row]
-    plans = [blocks for plan_id, blocks in before.reservations.items() if plan_id in after.reservations]
-    found = frozenset(chain(*tables, *plans, set(before.pinned).intersection(after.pinned)))
-    _STILL_HELD.append((moment, found))
-    return found
-
-
-def has_same_rows(moment: Moment) -> bool:
-    """Nobody came, ended, was preempted or was forked in this moment."""
-    before, after = reading(moment.before).by_choice, reading(moment.after).by_choice
-    return before.keys() == after.keys() and all(after[key].epoch == s.epoch for key, s in before.items())
+def view(moment: Moment) -> View:
+    known = _LAST[0]
+    if known is not None and known.moment is moment:
+        return known
+    made = _LAST[0] = View(moment)
+    return made

@@ -7,7 +7,7 @@ from typing import Final
 
 from engine_under_test.types import EventKind, RowId
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import ChoiceKey, reading, rows_of
+from properties.invariants.reading import ChoiceKey, view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -19,8 +19,7 @@ def results_are_applied_in_plan_order(moment: Moment) -> Violation | None:
 
     Source: transformers pull 45943 (results put in order by counters that did not start at zero).
     """
-    before, after = moment.before.plans, moment.after.plans
-    applied = [plan_id for plan_id in before if plan_id not in after]
+    before, applied = moment.before.plans, view(moment).applied
     if applied != list(before[: len(applied)]):
         found, expected = f"plans {applied} applied", f"the oldest of {list(before)} first"
         return violation("SC-1", "results", found, expected)
@@ -32,18 +31,18 @@ def results_move_their_own_rows_only(moment: Moment) -> Violation | None:
 
     Source: vllm pull 53597 and transformers pull 45943 (an answer taken for another one's).
     """
-    assert moment.result is not None
     moved = _moves_of_result(moment)
     if moved is None:
         return None
-    before = reading(moment.before).by_row
-    for row, now in reading(moment.after).by_row.items():
-        was = before.get(row)
-        if was is None or (was is now and row not in moved):
+    seen = view(moment)
+    before = seen.before.by_row
+    for row, now in seen.after.by_row.items():
+        was, expected = before.get(row), moved.get(row)
+        if was is None or (was is now and expected is None):
             continue
         found = (now.committed_len, now.visible_len - was.visible_len)
-        expected = moved.get(row) or (was.committed_len, 0)
-        if found != expected:
+        if found != (expected or (was.committed_len, 0)):
+            expected = expected or (was.committed_len, 0)
             return violation("SC-1", row_named(was.row_id), _shown(found), f"{_shown(expected)}, as plan and result say")
     return None
 
@@ -53,8 +52,7 @@ def outputs_are_the_tokens_of_their_rows(moment: Moment) -> Violation | None:
 
     Source: transformers pull 45943.
     """
-    for output in moment.outputs:
-        choice = moment.facts.choice(RowId(output.request_id, output.choice, output.incarnation, 0))
+    for output, _, choice in view(moment).told:
         if choice is not None:
             expected = tuple(choice.emitted[output.index : output.index + len(output.token_ids)])
             if output.token_ids == expected:
@@ -72,7 +70,7 @@ def late_rows_are_dropped(moment: Moment) -> Violation | None:
 
     Source: vllm pull 47900, TensorRT-LLM pull 10943.
     """
-    for row, has_life in _late_rows(moment):
+    for row, has_life in _late_rows(moment) if view(moment).late_rows else ():
         if has_life and (found := _effect_of(moment, row)):
             return violation("AS-3", row_named(row), found, "dropped: its epoch is over")
     return None
@@ -83,7 +81,7 @@ def older_lives_are_refused(moment: Moment) -> Violation | None:
 
     Source: vllm pull 15043 (an identifier used again met the state of its earlier life), sglang #40125.
     """
-    for row, has_life in _late_rows(moment):
+    for row, has_life in _late_rows(moment) if view(moment).late_rows else ():
         if not has_life and (found := _effect_of(moment, row)):
             return violation("AS-4", row_named(row), found, "refused: its life is over")
     return None
@@ -111,29 +109,23 @@ _EFFECTS: Final = frozenset({EventKind.EMITTED, EventKind.PUBLISHED, EventKind.O
 def _moves_of_result(moment: Moment) -> dict[tuple[str, int, int, int], Progress] | None:
     """What may move, by row; None if results that had waited were applied too."""
     assert moment.result is not None
-    after = moment.after.plans
-    applied = [plan_id for plan_id in moment.before.plans if plan_id not in after]
-    if not applied:
+    seen = view(moment)
+    if not seen.applied:
         return {}
-    if moment.landed is None or applied != [moment.landed.plan.plan_id]:
+    if moment.landed is None or seen.applied != [moment.landed.plan.plan_id]:
         return None
-    plan, tokens = moment.landed.plan, moment.result.tokens
-    rows = zip(rows_of(plan), plan.starts, plan.num_tokens, tokens, strict=True)
-    return {row: (start + count, len(emitted)) for row, start, count, emitted in rows}
+    plan = seen.landed
+    return dict(zip(plan.rows, zip(plan.ends, map(len, moment.result.tokens), strict=True), strict=True))
 
 
 def _late_rows(moment: Moment) -> Iterator[tuple[RowId, bool]]:
     """Rows of the result that were no longer live when it came; true if their life went on under another epoch or had just
     ended, false if the identifier bears another life or the engine another generation."""
     assert moment.result is not None
-    before = reading(moment.before)
-    lives: dict[tuple[str, int], int] | None = None
-    for row in moment.result.rows:
-        if before.row(row) is None:
-            if lives is None:
-                lives = {(rid, choice): incarnation for rid, choice, incarnation in before.by_choice}
-            is_same_life = lives.get((row.request_id, row.choice), row.incarnation) == row.incarnation
-            yield row, is_same_life and moment.result.generation == moment.before.generation
+    lives = {(rid, choice): incarnation for rid, choice, incarnation in view(moment).before.choices}
+    for row in view(moment).late_rows:
+        is_same_life = lives.get((row.request_id, row.choice), row.incarnation) == row.incarnation
+        yield row, is_same_life and moment.result.generation == moment.before.generation
 
 
 def _effect_of(moment: Moment, row: RowId) -> str:
@@ -141,7 +133,7 @@ def _effect_of(moment: Moment, row: RowId) -> str:
     for event in moment.events:
         if event.kind in _EFFECTS and event.row == row:
             return f"the event {event.kind}"
-    before, after = reading(moment.before).by_choice, reading(moment.after).by_choice
+    before, after = view(moment).before.by_choice, view(moment).after.by_choice
     moved = _moves_of_result(moment)
     if moved is None:
         return ""

@@ -9,7 +9,7 @@ from typing import Final
 
 from engine_under_test.types import Caps, DeclaredOrder, ReferenceModel, SequenceSnapshot, VictimSet
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import ChoiceKey, reading, rows_of
+from properties.invariants.reading import ChoiceKey, plan_reading, view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -31,9 +31,8 @@ def nobody_is_preempted_needlessly(moment: Moment) -> Violation | None:
     The one judged is the victim taken last, the first in order; what the others gave up is counted as coming.
     Source: vllm-ascend #16315 (deferred frees were not counted, and everybody was preempted).
     """
-    now, before = reading(moment.after).by_choice, moment.before
+    gone, before = view(moment).victims, moment.before
     counts, running = before.ref_counts, before.running
-    gone = [s for s in running if (t := now.get(_key(s))) is not None and t.epoch != s.epoch]
     if not gone or counts is None:
         return None
     last, others = gone[0], gone[1:]
@@ -64,13 +63,13 @@ def victims_return_when_their_plans_have_landed(moment: Moment) -> Violation | N
     Source: vllm pull 47900 (a frame launched before the preemption was applied to the request that had resumed).
     """
     assert moment.planned is not None
-    plan = moment.planned.plan
-    if not moment.in_flight or not any(plan.epochs):
+    if not moment.in_flight or not any(moment.planned.plan.epochs):
         return None
-    older = {row[:3]: (row.epoch, step.plan.plan_id) for step in moment.in_flight for row in rows_of(step.plan)}
-    for row in rows_of(plan):
-        epoch, plan_id = older.get(row[:3], (row.epoch, 0))
-        if epoch < row.epoch:
+    flights = [plan_reading(step.plan) for step in moment.in_flight]
+    older = {row[:3]: (row[3], flight.plan.plan_id) for flight in flights for row in flight.rows}
+    for row in view(moment).planned.rows:
+        epoch, plan_id = older.get(row[:3], (row[3], 0))
+        if epoch < row[3]:
             found = f"planned while plan {plan_id} of its epoch {epoch} is in flight"
             return violation("SC-9", row_named(row), found, "waiting until that has landed")
     return None
@@ -82,7 +81,7 @@ def preemptions_lead_somewhere(moment: Moment) -> Violation | None:
     Source: vllm #25538 (a long prompt resumed on the blocks of one chunk, and preempted at the next).
     """
     bound, counts = moment.caps.preemption_bound, moment.facts.preemptions_in_a_row()
-    if bound is None or moment.has_fault or max(counts.values(), default=0) <= bound:
+    if bound is None or not counts or moment.has_fault or max(counts.values()) <= bound:
         return None
     key = max(counts, key=counts.__getitem__)
     found = f"preempted {counts[key]} times without a token between"
@@ -95,7 +94,7 @@ def the_declared_order_is_kept(moment: Moment) -> Violation | None:
     Source: lightllm pull 706 (the selected policy was overwritten by the default).
     """
     left = {_key(s) for s in moment.after.waiting}
-    entered = [s for s in moment.before.waiting if _key(s) not in left and _key(s) in reading(moment.after).by_choice]
+    entered = [s for s in moment.before.waiting if _key(s) not in left and _key(s) in view(moment).after.by_choice]
     if not left or not entered:
         return None
     live, aged = moment.facts.live(), moment.facts.came_of_age()

@@ -10,7 +10,7 @@ from typing import Final
 
 from engine_under_test.types import FinishReason, Output, ReferenceModel, RowId, Status
 from properties.invariants.predicate import SEQUENCES, Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.reading import reading, rows_of
+from properties.invariants.reading import reading, view
 from properties.moment import ChoiceFacts, Happening, Moment
 from properties.recount import differences
 from properties.verdict import Violation
@@ -21,10 +21,12 @@ def transitions_are_legal(moment: Moment) -> Violation | None:
 
     Source: Kwon et al., SOSP 2023, section 4.5; tenstorrent vllm pull 326 (resumed requests taken for decodes).
     """
-    before = reading(moment.before).by_choice
-    for key, now in reading(moment.after).by_choice.items():
-        was = before.get(key)
-        if was is now or was is None or (was.status is now.status and was.epoch == now.epoch):
+    before = reading(moment.before)
+    for row, now in reading(moment.after).by_row.items():
+        was = before.by_row.get(row)
+        if was is None:  # new here, or under a new epoch
+            was = before.by_choice.get(row[:3])
+        if was is None or (was.status is now.status and was.epoch == now.epoch):
             continue
         if now.epoch < was.epoch:
             return violation("SC-4", row_named(now.row_id), f"epoch {now.epoch}", f"at least {was.epoch}, as before")
@@ -44,9 +46,9 @@ def ended_choices_stay_ended(moment: Moment) -> Violation | None:
 
     Source: lmdeploy pull 4654 (a cancel overwrote the terminal status).
     """
-    shown, live = reading(moment.after).by_choice.keys(), moment.facts.live().keys()
-    if not shown <= live:
-        strange = shown - live
+    shown, live = reading(moment.after).choices, moment.facts.live()
+    if not all(map(live.__contains__, shown)):
+        strange = set(shown) - live.keys()
         request_id, choice, incarnation = min(strange)
         subject = f"request {request_id}, choice {choice} (incarnation {incarnation})"
         return violation("SC-4", subject, "live in the target", "never accepted, or ended for good")
@@ -59,8 +61,7 @@ def outputs_are_contiguous(moment: Moment) -> Violation | None:
     Source: lmdeploy pull 4833 (an end published the last output again), mini-sglang pull 62.
     """
     nexts: dict[tuple[str, int, int], int | None] = {}
-    for output in moment.outputs:
-        key = (output.request_id, output.choice, output.incarnation)
+    for output, key, _ in view(moment).told:
         expected = nexts.get(key, output.index)
         if expected is None:
             return violation("SC-5", _named(output), f"news from index {output.index} on", "nothing behind its end")
@@ -87,10 +88,11 @@ def aborted_requests_are_not_planned(moment: Moment) -> Violation | None:
 
     Source: sglang pull 18705 (an abort did not look into every queue).
     """
-    assert moment.planned is not None
-    for row in rows_of(moment.planned.plan):
-        choice = moment.facts.choice(row)
+    live = moment.facts.live()
+    for row in view(moment).planned.rows:
+        choice = live.get(row[:3])
         if choice is None or choice.finish_reason is not None:
+            choice = moment.facts.choice(RowId(*row))
             found = "planned" if choice is None else f"planned behind its end ({choice.finish_reason})"
             return violation("SC-6", row_named(row), found, "no plan names it")
     return None
@@ -103,7 +105,7 @@ def aborted_requests_leave_at_once(moment: Moment) -> Violation | None:
     """
     if moment.request is None or not moment.is_accepted:
         return None
-    for s in reading(moment.after).by_choice.values():
+    for s in reading(moment.after).sequences:
         if s.request_id == moment.request.request_id:
             return violation("SC-6", row_named(s.row_id), f"{s.status} behind its abort", "ended")
     return None
@@ -149,11 +151,8 @@ def choices_end_where_they_should(moment: Moment) -> Violation | None:
 
     Source: mini-sglang pull 62 (the last token was dropped), vllm pull 26317 (a stop check without min_tokens).
     """
-    last: dict[tuple[str, int, int], Output] = {}
-    for output in moment.outputs:
-        last[output.request_id, output.choice, output.incarnation] = output
-    for output in last.values():
-        choice = _facts_of(moment, output)
+    last = {key: (output, choice) for output, key, choice in view(moment).told}
+    for output, choice in last.values():
         found = None if choice is None else _misplaced_end(moment, choice, output)
         if found is not None:
             return violation("SC-12", _named(output), *found)
@@ -163,7 +162,8 @@ def choices_end_where_they_should(moment: Moment) -> Violation | None:
 def _misplaced_end(moment: Moment, choice: ChoiceFacts, output: Output) -> tuple[str, str] | None:
     sampling, end = choice.request.sampling, output.index + len(output.token_ids)
     reason, stops = output.finish_reason, sampling.stop_token_ids
-    if reason is None and end < sampling.max_tokens and _is_free_of(stops, choice.emitted[: output.index], output.token_ids):
+    is_due = reason is FinishReason.LENGTH if end == sampling.max_tokens else reason is None and end < sampling.max_tokens
+    if is_due and (not stops or _is_free_of(stops, choice.emitted[: output.index], output.token_ids)):
         return None
     tokens = (*choice.emitted[: output.index], *output.token_ids) if stops else output.token_ids
     at = _first_stop(tokens, choice, moment.caps.vocab_size) if stops else None
@@ -192,7 +192,7 @@ def _misplaced_end(moment: Moment, choice: ChoiceFacts, output: Output) -> tuple
 
 
 def _is_free_of(stops: tuple[int, ...], *tokens: Iterable[int]) -> bool:
-    return not stops or all(map(frozenset(stops).isdisjoint, tokens))
+    return all(map(frozenset(stops).isdisjoint, tokens))
 
 
 def _first_stop(tokens: tuple[int, ...], choice: ChoiceFacts, vocab_size: int) -> int | None:
@@ -225,8 +225,7 @@ def deadlines_are_kept(moment: Moment) -> Violation | None:
     Source: the target's `deadline_slack`; vllm #21570 (an expiry that one side did not keep).
     """
     late = moment.facts.iterations_past_deadline()
-    worst = max(late.values(), default=0)
-    if worst > moment.caps.deadline_slack:
+    if late and (worst := max(late.values())) > moment.caps.deadline_slack:
         key = max(late, key=late.__getitem__)
         found, expected = f"live {worst} iterations behind its deadline", f"at most {moment.caps.deadline_slack}, as stated"
         return violation("SC-15", f"request {key[0]}, choice {key[1]}", found, expected)
@@ -238,16 +237,12 @@ def deadline_ends_are_due(moment: Moment) -> Violation | None:
 
     Source: engine_under_test/types.py, Request.deadline_s.
     """
-    for output in moment.outputs:
-        if output.finish_reason is FinishReason.DEADLINE and (choice := _facts_of(moment, output)) is not None:
+    for output, _, choice in view(moment).told:
+        if output.finish_reason is FinishReason.DEADLINE and choice is not None:
             deadline, now = choice.request.deadline_s, moment.facts.now()
             if deadline is None or now < deadline:
                 return violation("SC-15", _named(output), f"ended by deadline at {now} s", f"its deadline, {deadline} s")
     return None
-
-
-def _facts_of(moment: Moment, output: Output) -> ChoiceFacts | None:
-    return moment.facts.choice(RowId(output.request_id, output.choice, output.incarnation, 0))
 
 
 def _named(output: Output) -> str:

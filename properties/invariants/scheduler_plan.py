@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Final
 
-from engine_under_test.types import Caps, DeclaredOrder, RowId, SequenceSnapshot, VictimSet
+from engine_under_test.types import Caps, DeclaredOrder, Plan, SequenceSnapshot, VictimSet
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import ChoiceKey, has_same_rows, reading, rows_of
+from properties.invariants.reading import ChoiceKey, reading, view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -18,17 +19,20 @@ def budgets_are_kept(moment: Moment) -> Violation | None:
     """
     assert moment.planned is not None
     plan, caps = moment.planned.plan, moment.caps
-    adapters = {request.adapter for request in plan.requests} - {None}
-    for what, found, limit in (
-        ("tokens", sum(plan.num_tokens), caps.max_tokens_per_step),
-        ("rows", plan.num_rows, caps.max_num_seqs),
-        ("active adapters", len(adapters), max(caps.max_active_adapters, 0)),
-    ):
-        if found > limit:
-            return violation("SC-2", f"plan {plan.plan_id}", f"{found} {what}", f"at most {limit}")
-    if plan.num_rows == 0 or min(plan.num_tokens) < 1:
+    counts, adapters = plan.num_tokens, list(filter(None, map(_adapter_of, plan.requests)))
+    if (tokens := sum(counts)) > caps.max_tokens_per_step:
+        return _exceeds(plan, f"{tokens} tokens", caps.max_tokens_per_step)
+    if plan.num_rows > caps.max_num_seqs:
+        return _exceeds(plan, f"{plan.num_rows} rows", caps.max_num_seqs)
+    if adapters and (active := len(set(adapters))) > caps.max_active_adapters:
+        return _exceeds(plan, f"{active} active adapters", max(caps.max_active_adapters, 0))
+    if not counts or min(counts) < 1:
         return violation("SC-2", f"plan {plan.plan_id}", "an empty plan or row", "at least one row and one token a row")
     return None
+
+
+def _exceeds(plan: Plan, found: str, limit: int) -> Violation:
+    return violation("SC-2", f"plan {plan.plan_id}", found, f"at most {limit}")
 
 
 def rows_are_planned_once(moment: Moment) -> Violation | None:
@@ -38,10 +42,9 @@ def rows_are_planned_once(moment: Moment) -> Violation | None:
     """
     assert moment.planned is not None
     plan = moment.planned.plan
-    rows = list(zip(plan.requests, plan.choices, strict=True))
-    names = {(request.request_id, choice) for request, choice in rows}
-    if len(names) != len(rows):
-        twice = [name for name in names if sum((r.request_id, c) == name for r, c in rows) > 1]
+    names = list(zip(view(moment).planned.names, plan.choices, strict=True))
+    if len(set(names)) != len(names):
+        twice = [name for name in names if names.count(name) > 1]
         return violation("SC-3", f"plan {plan.plan_id}", f"{min(twice)} more than once", "each choice at most once")
     return None
 
@@ -51,24 +54,22 @@ def rows_start_where_they_were_scheduled_to(moment: Moment) -> Violation | None:
 
     Source: nano-vllm pulls 207 and 213, mini-sglang pull 115.
     """
-    assert moment.planned is not None
-    plan, before, after = moment.planned.plan, reading(moment.before).by_row, reading(moment.after).by_row
-    size = moment.after.block_size
-    for i, (row, start) in enumerate(zip(rows_of(plan), plan.starts, strict=True)):
-        earlier, now = before.get(row), after.get(row)
-        if earlier is not None and earlier.scheduled_len == start and not plan.hit_blocks[i]:
+    seen = view(moment)
+    plan, size = seen.planned.plan, moment.after.block_size
+    columns = (seen.planned.rows, plan.starts, seen.planned.ends, plan.hit_blocks, seen.planned_before, seen.planned_after)
+    for row, start, end, hits, earlier, now in zip(*columns, strict=True):
+        if earlier is not None and earlier.scheduled_len == start and not hits:
             expected = start
         elif earlier is not None and (earlier.scheduled_len or earlier.plans):
             expected = earlier.scheduled_len
-        elif plan.hit_blocks[i]:
-            expected = len(plan.hit_blocks[i]) * size
+        elif hits:
+            expected = len(hits) * size
         else:
             expected = now.committed_len if now is not None else 0  # forked within this very verb, or at its beginning
         if start != expected:
             return violation("SC-3", row_named(row), f"starts at {start}", f"{expected}, where the last row ended")
-        if now is not None and now.scheduled_len != start + plan.num_tokens[i]:
-            expected = start + plan.num_tokens[i]
-            return violation("SC-3", row_named(row), f"scheduled {now.scheduled_len} behind its plan", expected)
+        if now is not None and now.scheduled_len != end:
+            return violation("SC-3", row_named(row), f"scheduled {now.scheduled_len} behind its plan", end)
     return None
 
 
@@ -77,19 +78,18 @@ def chunks_cover_prompt_and_output(moment: Moment) -> Violation | None:
 
     Source: Agrawal et al., Sarathi-Serve, OSDI 2024, section 4; vllm pull 26385.
     """
-    assert moment.planned is not None
-    plan, shown = moment.planned.plan, reading(moment.after).by_row
+    seen = view(moment)
+    plan = seen.planned.plan
     cursor = 0
-    rows = zip(rows_of(plan), plan.starts, plan.num_tokens, plan.num_pending, plan.samples, strict=True)
-    for i, (row, start, count, pending, samples) in enumerate(rows):
-        piece = plan.token_ids[cursor : cursor + count - pending]
+    columns = (plan.num_tokens, plan.num_pending, plan.samples, seen.planned.ends, seen.planned_after)
+    for i, (count, pending, samples, end, s) in enumerate(zip(*columns, strict=True)):
+        first = cursor
         cursor += count - pending
-        s = shown.get(row)
-        is_plain = s is not None and samples and not pending and start + count == s.visible_len
-        if not is_plain and (found := _sampling_is_wrong(s, start + count, pending, samples)):
-            return violation("SC-10", row_named(row), *found)
-        if piece and (found := _tokens_are_wrong(moment, i, piece)):
-            return violation("SC-10", row_named(row), *found)
+        is_plain = s is not None and samples and not pending and end == s.visible_len
+        if not is_plain and (found := _sampling_is_wrong(s, end, pending, samples)):
+            return violation("SC-10", row_named(seen.planned.rows[i]), *found)
+        if cursor > first and (found := _tokens_are_wrong(moment, i, plan.token_ids[first:cursor])):
+            return violation("SC-10", row_named(seen.planned.rows[i]), *found)
     if cursor != len(plan.token_ids):
         return violation("SC-10", f"plan {plan.plan_id}", f"{len(plan.token_ids)} input tokens", f"{cursor}, as its rows need")
     return None
@@ -117,7 +117,7 @@ def _tokens_are_wrong(moment: Moment, i: int, piece: tuple[int, ...]) -> tuple[s
     expected = prompt[start : start + len(piece)]
     if expected == piece:
         return None
-    if len(expected) < len(piece) and (choice := moment.facts.choice(rows_of(plan)[i])) is not None:
+    if len(expected) < len(piece) and (choice := moment.facts.choice(plan.row_id(i))) is not None:
         first = max(start - len(prompt), 0)
         expected += tuple(choice.emitted[first : first + len(piece) - len(expected)])
     if piece[: len(expected)] != expected:
@@ -132,7 +132,7 @@ def plans_are_not_empty_without_reason(moment: Moment) -> Violation | None:
     """
     if moment.planned is not None or moment.has_fault or moment.before.plans or moment.after.plans:
         return None
-    if not has_same_rows(moment):  # somebody ended or was preempted in this verb: the next one is judged
+    if not view(moment).has_same_rows:  # somebody ended or was preempted in this verb: the next one is judged
         return None
     after, now = moment.after, reading(moment.after)
     available = len(now.free)
@@ -158,8 +158,7 @@ def everybody_gets_tokens(moment: Moment) -> Violation | None:
     if moment.has_fault:
         return None
     idle = moment.facts.iterations_without_token()
-    worst = max(idle.values(), default=0)
-    if worst > moment.caps.progress_bound:
+    if idle and (worst := max(idle.values())) > moment.caps.progress_bound:
         key = max(idle, key=idle.__getitem__)
         found, expected = f"no token in {worst} plans", f"one in {moment.caps.progress_bound}, the stated bound"
         return violation("SC-7", f"request {key[0]}, choice {key[1]}", found, expected)
@@ -171,7 +170,7 @@ def everything_ends(moment: Moment) -> Violation | None:
 
     Source: Lamport, Proving the Correctness of Multiprocess Programs, 1977 (liveness); vllm #39734.
     """
-    if left := list(reading(moment.after).by_choice):
+    if left := reading(moment.after).choices:
         return violation("SC-7", f"request {left[0][0]}, choice {left[0][1]}", "live behind the drain", "ended")
     return None
 
@@ -182,7 +181,7 @@ def nobody_is_overtaken_too_often(moment: Moment) -> Violation | None:
     Source: the target's `overtake_bound`; lightllm pull 706 (the selected policy was never used).
     """
     overtaken = moment.facts.overtaken()
-    if max(overtaken.values(), default=0) <= moment.caps.overtake_bound:
+    if not overtaken or max(overtaken.values()) <= moment.caps.overtake_bound:
         return None
     shown = reading(moment.after).by_choice  # a choice still to be forked from its first one does not stand in the queue
     key = max((key for key in overtaken if key in shown), key=overtaken.__getitem__, default=None)
@@ -198,7 +197,7 @@ def victims_are_allowed(moment: Moment) -> Violation | None:
     In priority order one who came of age goes before the others, and is left out of the comparison.
     Source: Kwon et al., SOSP 2023, section 4.5; lmdeploy pull 4127 (preemption in the wrong order).
     """
-    victims = _victims(moment)
+    victims = view(moment).victims
     if not victims:
         return None
     caps = moment.caps
@@ -214,8 +213,8 @@ def _victims_out_of_order(moment: Moment, victims: list[SequenceSnapshot]) -> Vi
     by_priority = caps.order is DeclaredOrder.PRIORITY
     aged = moment.facts.came_of_age() if by_priority else ()
     rank = {key: (facts.request.priority * by_priority, number) for number, (key, facts) in enumerate(live.items())}
-    now, gone = reading(moment.after), {_key(s) for s in victims}
-    kept = [s for s in moment.before.running if _key(s) in rank and _key(s) not in gone and now.row(s.row_id) is not None]
+    now, gone = reading(moment.after).by_row, {_key(s) for s in victims}
+    kept = [s for s in moment.before.running if _key(s) in rank and _key(s) not in gone and s[:4] in now]
     first = min(victims, key=lambda s: rank.get(_key(s), (0, 0)))
     expected = f"victims as declared: {caps.victims.value}"
     if not kept:
@@ -235,9 +234,8 @@ def victims_keep_their_tokens(moment: Moment) -> Violation | None:
 
     Source: lmdeploy pull 4564; sglang #36855.
     """
-    now = reading(moment.after)
-    for victim in _victims(moment):
-        s = now.by_choice[_key(victim)]
+    for victim in view(moment).victims:
+        s = view(moment).after.by_choice[_key(victim)]
         if s.visible_len != victim.visible_len:
             return violation("SC-9", row_named(s.row_id), f"{s.visible_len} tokens behind", f"{victim.visible_len}, as before")
         if s.committed_len or s.table:
@@ -252,27 +250,21 @@ def declared_victims_were_preempted(moment: Moment) -> Violation | None:
     Source: vllm pull 46595 (two parts kept different sets of preempted requests).
     """
     assert moment.planned is not None
-    now = reading(moment.after)
     for row in moment.planned.preempted:
-        if now.row(row) is not None:
+        if row in reading(moment.after).by_row:
             return violation("SC-9", row_named(row), "named as preempted, its epoch goes on", "a new epoch, or its end")
     return None
 
 
-def _key(s: SequenceSnapshot | RowId) -> ChoiceKey:
+def _key(s: SequenceSnapshot) -> ChoiceKey:
     return (s.request_id, s.choice, s.incarnation)
-
-
-def _victims(moment: Moment) -> list[SequenceSnapshot]:
-    """Those that ran before and are live under a later epoch, as they were."""
-    now = reading(moment.after).by_choice
-    return [s for s in moment.before.running if (t := now.get(_key(s))) is not None and t.epoch != s.epoch]
 
 
 def _is_ordered(caps: Caps) -> bool:
     return caps.order is not DeclaredOrder.UNDECLARED
 
 
+_adapter_of: Final = attrgetter("adapter")
 _PLANS: Final = (Happening.PLANNED, Happening.ROLLED_BACK)
 
 PREDICATES: Final[tuple[Predicate, ...]] = (

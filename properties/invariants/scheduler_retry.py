@@ -9,7 +9,7 @@ from typing import Final
 
 from engine_under_test.types import Caps, FinishReason
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import rows_of
+from properties.invariants.reading import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -25,14 +25,14 @@ def a_lost_plan_is_tried_again_by_half(moment: Moment) -> Violation | None:
     if not lost:
         return None
     assert moment.planned is not None
-    plan = moment.planned.plan
+    plan, rows = moment.planned.plan, view(moment).planned.rows
     most = -(-len(lost) // 2)
-    again = [row for row in rows_of(plan) if row[:3] in lost]
+    again = [row for row in rows if row[:3] in lost]
     if len(again) > most:
         found, expected = f"{len(again)} of the {len(lost)} rows of the lost plan", f"at most {most}, half of them"
         return violation("SC-7", f"plan {plan.plan_id}, behind a lost one", found, expected)
     if len(again) < plan.num_rows and len(lost) - len(again) < most:
-        other = next(row for row in rows_of(plan) if row not in again)
+        other = next(row for row in rows if row not in again)
         found = f"with {row_named(other)}, who was not in the lost plan"
         return violation("SC-7", f"plan {plan.plan_id}, behind a lost one", found, "rows of the lost plan alone")
     return None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
 
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
+from properties.invariants.reading import plan_reading
 from properties.moment import Execution, Happening, Moment, NoiseAddress
 from properties.verdict import Violation
 
@@ -87,14 +89,17 @@ def draws_stand_at_their_own_addresses(moment: Moment) -> Violation | None:
 def _warm_addresses_of(execution: Execution) -> tuple[tuple[int, int, int, int], ...]:
     """Those of the rows that need noise, in their order."""
     plan = execution.step.plan
-    rows = zip(plan.requests, plan.choices, plan.starts, plan.num_tokens, plan.samples, strict=True)
+    rows = zip(map(_sampling_of, plan.requests), plan.choices, plan_reading(plan).ends, plan.samples, strict=True)
     return tuple(
         [
-            (request.sampling.seed, choice, start + count, _SAMPLE)
-            for request, choice, start, count, samples in rows
-            if samples and request.sampling.temperature > 0
+            (sampling.seed, choice, end, _SAMPLE)
+            for sampling, choice, end, samples in rows
+            if samples and sampling.temperature > 0
         ]
     )
+
+
+_sampling_of: Final = attrgetter("sampling")
 
 
 def _addresses_of(execution: Execution) -> list[NoiseAddress]:
