@@ -19,6 +19,7 @@ from engine_under_test.types import (
     ReferenceModel,
     Request,
     RowId,
+    SequenceSnapshot,
     Snapshot,
     StepResult,
 )
@@ -30,7 +31,8 @@ from models.scheduler_model import SchedulerModel
 from properties.moment import ChoiceFacts, Content
 from properties.verdict import Violation
 
-_TELLING = frozenset(map(id, (EventKind.FORKED, EventKind.PREEMPTED, EventKind.FINISHED)))
+# To look a member up in its enumeration takes longer than to compare it.
+_FORKED, _PREEMPTED, _FINISHED = EventKind.FORKED, EventKind.PREEMPTED, EventKind.FINISHED
 
 
 class ModelFacts:
@@ -47,6 +49,7 @@ class ModelFacts:
         self.retry = RetryModel()
         self.requests.excused = self.retry.excused
         self.owed_hits: Mapping[Key, int] = {}
+        self._seen_waiting: tuple[SequenceSnapshot, ...] | None = None  # of which there is nothing more to learn
         self.clock_s = 0.0
         self.generation = 0
         self._merges = caps.reference_model is ReferenceModel.PATH_LOCK
@@ -81,6 +84,7 @@ class ModelFacts:
     # -- learning ----------------------------------------------------------------------------------------------
 
     def accepted(self, request: Request, incarnation: int) -> None:
+        self._seen_waiting = None
         self.scheduler.accepted(self.requests.accept(request, incarnation), request.deadline_s)
         self.scheduler.advanced(self.clock_s)
 
@@ -108,59 +112,55 @@ class ModelFacts:
     def planned(self, step: PlannedStep, is_counted: bool) -> Violation | None:
         """Everything but who holds what: that changes with `held`, after the plan was judged."""
         self.retry.planned(step.plan)
-        self.owed_hits = self._owed_hits(step.plan)
         found, begun = self.scheduler.planned(step, is_counted)
+        live, prefix = self.requests.live, self.prefix
+        # asked while the index is as the plan found it: nothing was taken yet
+        self.owed_hits = {key: prefix.owes_hits(key, live[key]) for key in begun} if begun else {}
         for blocks in step.reservation.new_blocks:
             if blocks:
-                self.prefix.taken(blocks)
+                prefix.taken(blocks)
         for key in begun:
-            self.prefix.began(key)
+            prefix.began(key)
         return found
 
-    def _owed_hits(self, plan: Plan) -> dict[Key, int]:
-        """Asked while the index is as the plan found it: nothing was taken yet."""
-        owed = {}
-        for row in plan.row_ids():
-            key = row[:3]
-            facts = self.requests.live.get(key)
-            if facts is not None and not self.scheduler.has_begun(key):
-                owed[key] = self.prefix.owes_hits(key, facts)
-        return owed
-
     def held(self, step: PlannedStep) -> None:
-        plan, tables = step.plan, step.reservation.tables
-        hold, live = self.allocator.hold, self.requests.live
-        for row, request in enumerate(plan.requests):
-            key = (request.request_id, plan.choices[row], plan.incarnations[row])
+        plan = step.plan
+        allocator, live = self.allocator, self.requests.live
+        known = allocator.tables
+        columns = (plan.requests, plan.choices, plan.incarnations, step.reservation.tables, plan.starts)
+        for request, choice, incarnation, table, start in zip(*columns, strict=True):
+            key = (request.request_id, choice, incarnation)
             if key in live:
-                hold(key, tables[row])
+                if known.get(key) != table:
+                    allocator.hold(key, table)
                 if self._is_tree:
-                    self._path_lengths.setdefault(key, plan.starts[row])
+                    self._path_lengths.setdefault(key, start)
 
     def committed(self, step: PlannedStep, result: StepResult, after: Snapshot) -> None:
         """A plan is committed: each row whose identity is still the present one counts."""
-        plan, tables = step.plan, step.reservation.tables
+        plan, copies = step.plan, step.reservation.copies
         if plan.generation != self.generation:
             return
         self.retry.committed(plan.plan_id)
         ended: list[Key] = []
         live, size = self.requests.live, self.caps.block_size
-        rows = zip(plan.requests, plan.choices, plan.incarnations, plan.epochs, plan.starts, plan.num_tokens, strict=True)
-        for row, (request, choice, incarnation, epoch, start, count) in enumerate(rows):
+        advance, confirm = self.requests.advance, self.scheduler.committed
+        identities = plan.requests, plan.choices, plan.incarnations, plan.epochs
+        work = plan.starts, plan.num_tokens, plan.samples, step.reservation.tables, result.tokens
+        for request, choice, incarnation, epoch, start, count, samples, table, tokens in zip(*identities, *work, strict=True):
             key = (request.request_id, choice, incarnation)
             facts = live.get(key)
             if facts is None or facts.epoch != epoch:
                 continue
             end = start + count
             if end // size > start // size:
-                self.prefix.committed(key, facts, tables[row], start, end)
-            if step.reservation.copies:
+                self.prefix.committed(key, facts, table, start, end)
+            if copies:
                 self.prefix.released(self.allocator.landed(key), after.cached)
-            tokens = result.tokens[row]
-            self.scheduler.committed(key, end, plan.samples[row], len(tokens))
+            confirm(key, end, samples, len(tokens))
             if self._is_tree:
                 self._path_lengths[key] = end
-            if tokens and self.requests.advance(key, tokens):
+            if tokens and advance(key, tokens):
                 ended.append(key)
         if ended:
             self._ended(ended, after)
@@ -215,14 +215,15 @@ class ModelFacts:
         """What only events tell: forks, faults, and ends that the target decided."""
         found: Violation | None = None
         for event in events:
-            if id(event.kind) not in _TELLING:  # a member of an enumeration is slow to hash, its identity is not
+            kind = event[0]
+            if kind is not _FINISHED and kind is not _FORKED and kind is not _PREEMPTED:
                 continue
-            kind, row = event.kind, event.row
+            row = event.row
             assert row is not None
-            if kind is EventKind.FORKED:
+            if kind is _FORKED:
                 self.allocator.hold(row[:3], event.blocks)
                 self.prefix.forked(row[:3])
-            elif kind is EventKind.PREEMPTED:
+            elif kind is _PREEMPTED:
                 self.preempted((row,), after)
             elif row[:3] in self.requests.live:
                 found = found or self._own_end(row[:3], FinishReason(event.reason), after)
@@ -245,6 +246,9 @@ class ModelFacts:
                 self.prefix.released(left, after.cached)
         if self.caps.evicts_on_demand and before.free != after.free:
             self.prefix.emptied(list(set(after.free).difference(before.free)))
+        if after.waiting is self._seen_waiting:
+            return
+        self._seen_waiting = after.waiting
         for sequence in after.waiting:
             if not sequence.table and not sequence.plans:
                 key = (sequence.request_id, sequence.choice, sequence.incarnation)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 
 from engine_under_test.types import Caps, PrefixEntry, Request
 from models.allocator_model import Key
-from models.prefix_key import block_encoding, block_media, namespace
+from models.prefix_key import BlockMedia, block_encoding, block_media, namespace
 from properties.moment import ChoiceFacts, Content
 
 _MEMO_LIMIT = 50_000
-_ContentKey = tuple[bytes, Content | None, tuple[int, ...], tuple[tuple[str, int, int], ...]]
+_ContentKey = tuple[bytes, Content | None, tuple[int, ...], BlockMedia]
 
 
 class PrefixModel:
@@ -34,6 +34,7 @@ class PrefixModel:
         self._namespaces: dict[tuple[object, ...], bytes] = {}
         self._chains: dict[Key, list[Content]] = {}
         self._memo: dict[PrefixEntry, Content] = {}
+        self._keys: dict[tuple[bytes, bool, tuple[int, ...], BlockMedia], bytes] = {}
         self.content_by_block: dict[int, Content] = {}
         self.hittable: dict[int, Content] = {}
         self._bases: dict[Content, list[int]] = {}  # the obliged blocks of a content, first committed first
@@ -149,8 +150,13 @@ class PrefixModel:
         if self._hasher is None:
             return None
         parent = entry.parent
-        before = entry.namespace if parent is None else parent.key
-        return self._hasher(block_encoding(before, parent is None, entry.tokens, entry.media))
+        content = (entry.namespace if parent is None else parent.key, parent is None, entry.tokens, entry.media)
+        key = self._keys.get(content)
+        if key is None:
+            if len(self._keys) > _MEMO_LIMIT:
+                self._keys.clear()
+            key = self._keys[content] = self._hasher(block_encoding(*content))
+        return key
 
     def prompt_contents(self, request: Request, tokens: tuple[int, ...]) -> tuple[Content, ...]:
         size = self._caps.block_size
@@ -158,7 +164,8 @@ class PrefixModel:
         found: list[Content] = []
         parent: Content | None = None
         for start in range(0, len(tokens) - size + 1, size):
-            piece = (space, parent, tokens[start : start + size], block_media(request.media, start, size))
+            media = block_media(request.media, start, size) if request.media else ()
+            piece = (space, parent, tokens[start : start + size], media)
             parent = self._interned.get(piece)
             if parent is None:
                 break
@@ -180,7 +187,7 @@ class PrefixModel:
         if len(chain) >= length:
             return chain
         request, size = facts.request, self._caps.block_size
-        tokens = (*request.prompt, *facts.emitted)
+        tokens = request.prompt if length * size <= len(request.prompt) else (*request.prompt, *facts.emitted)
         space = self._namespace(request)
         for start in range(len(chain) * size, length * size, size):
             parent = chain[-1] if chain else None

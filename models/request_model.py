@@ -47,7 +47,7 @@ class RequestModel:
 
     def judge_admission(self, request: Request, answer: Admission, now: float) -> Violation | None:
         """Accepted or refused, and for a reason that is true of the request."""
-        must, may = self._refusals(request, now)
+        must = self._due_refusals(request, now)
         told = "accepted" if answer.refusal is None else f"refused as {answer.refusal}"
         expected: str | None = None
         if answer.refusal is None:
@@ -56,37 +56,38 @@ class RequestModel:
             elif answer.incarnation <= self._incarnations.get(request.request_id, -1):
                 told = f"incarnation {answer.incarnation}"
                 expected = f"one above {self._incarnations[request.request_id]}, the identifier's last"
-        elif answer.refusal not in must | may:
+        elif answer.refusal not in must and answer.refusal not in self._tolerated(request, now):
             expected = "a refusal as " + " or ".join(sorted(must)) if must else "acceptance: nothing is wrong with the request"
         if expected is None:
             return None
         return Violation("SC-4", "lifecycle", f"request {request.request_id} at the door", told, expected)
 
-    def _refusals(self, request: Request, now: float) -> tuple[set[RefusalReason], set[RefusalReason]]:
-        """Reasons one of which must be given, and reasons that may be given."""
+    def _due_refusals(self, request: Request, now: float) -> list[RefusalReason]:
+        """Reasons one of which must be given, if there are any."""
         caps, sampling = self._caps, request.sampling
         slots = len(request.prompt) + sampling.max_tokens - 1
-        late = request.deadline_s is not None and request.deadline_s < now
-        true_of_it = {
-            RefusalReason.EMPTY_PROMPT: not request.prompt,
-            RefusalReason.TOO_LONG: slots > caps.num_blocks * caps.block_size,
-            RefusalReason.DUPLICATE_ID: bool(self._live_keys.get(request.request_id)),
-            RefusalReason.OUT_OF_RANGE: _is_out_of_range(request) or (sampling.n > 1 and not caps.has_choices),
-            RefusalReason.TOKEN_OUT_OF_VOCABULARY: any(not _is_int(t, 0, caps.vocab_size - 1) for t in request.prompt),
-            RefusalReason.UNKNOWN_ADAPTER: request.adapter is not None and request.adapter not in self._adapters,
-            RefusalReason.DEADLINE_PASSED: late and caps.has_deadlines,
-        }
-        return {reason for reason, is_true in true_of_it.items() if is_true}, self._tolerated(request, slots, now)
+        is_late = request.deadline_s is not None and request.deadline_s < now
+        true_of_it = (
+            (not request.prompt, RefusalReason.EMPTY_PROMPT),
+            (slots > caps.num_blocks * caps.block_size, RefusalReason.TOO_LONG),
+            (bool(self._live_keys.get(request.request_id)), RefusalReason.DUPLICATE_ID),
+            (_is_out_of_range(request) or (sampling.n > 1 and not caps.has_choices), RefusalReason.OUT_OF_RANGE),
+            (not _are_tokens(request.prompt, caps.vocab_size), RefusalReason.TOKEN_OUT_OF_VOCABULARY),
+            (request.adapter is not None and request.adapter not in self._adapters, RefusalReason.UNKNOWN_ADAPTER),
+            (is_late and caps.has_deadlines, RefusalReason.DEADLINE_PASSED),
+        )
+        return [reason for is_true, reason in true_of_it if is_true]
 
-    def _tolerated(self, request: Request, slots: int, now: float) -> set[RefusalReason]:
+    def _tolerated(self, request: Request, now: float) -> set[RefusalReason]:
         """Where the contract leaves it open: limits that the caps do not say, an instant that is exactly the deadline."""
         caps = self._caps
+        slots = len(request.prompt) + request.sampling.max_tokens - 1
         may: set[RefusalReason] = set()
         if slots > caps.max_tokens_per_step:
             may.add(RefusalReason.TOO_LONG)  # without chunking
         if request.sampling.n > caps.max_num_seqs:
             may.add(RefusalReason.OUT_OF_RANGE)  # where choices can only run together
-        if any(not _is_int(token, 0, caps.vocab_size - 1) for token in request.sampling.stop_token_ids):
+        if not _are_tokens(request.sampling.stop_token_ids, caps.vocab_size):
             may |= {RefusalReason.TOKEN_OUT_OF_VOCABULARY, RefusalReason.OUT_OF_RANGE}
         if request.deadline_s is not None and not caps.has_deadlines:
             may |= {RefusalReason.DEADLINE_PASSED, RefusalReason.OUT_OF_RANGE}
@@ -142,27 +143,22 @@ class RequestModel:
     def _deliver(self, output: Output, now: float) -> Violation | None:
         key = (output.request_id, output.choice, output.incarnation)
         facts = self.live.get(key) or self.ended.get(key)
-        subject = f"request {output.request_id}, choice {output.choice}, incarnation {output.incarnation}"
         if facts is None or key in self._told_end:
             found = f"an output {'for a choice that nobody asked for' if facts is None else 'behind the end'}"
-            return Violation("SC-5", "one ending", subject, found, "one terminal event, and nothing after it")
-        index = self._delivered[key]
+            return Violation("SC-5", "one ending", _named(key), found, "one terminal event, and nothing after it")
+        index, tokens = self._delivered[key], output.token_ids
         if output.index != index:
-            return Violation("SC-5", "one ending", subject, f"tokens from index {output.index}", f"index {index}, the next one")
-        end = index + len(output.token_ids)
+            found = f"tokens from index {output.index}"
+            return Violation("SC-5", "one ending", _named(key), found, f"index {index}, the next one")
+        end = index + len(tokens)
         carried = tuple(facts.emitted[index:end])
-        if output.token_ids != carried:
-            return Violation(
-                "SC-1",
-                "pairing",
-                subject,
-                f"tokens {list(output.token_ids)} at index {index}",
-                f"{list(carried)}, those that its results carried",
-            )
+        if tokens != carried:
+            found = f"tokens {list(tokens)} at index {index}"
+            return Violation("SC-1", "pairing", _named(key), found, f"{list(carried)}, those that its results carried")
         self._delivered[key] = end
-        return self._judge_end(key, facts, output, subject, now) if output.finish_reason is not None else None
+        return self._judge_end(key, facts, output, now) if output.finish_reason is not None else None
 
-    def _judge_end(self, key: Key, facts: ChoiceFacts, output: Output, subject: str, now: float) -> Violation | None:
+    def _judge_end(self, key: Key, facts: ChoiceFacts, output: Output, now: float) -> Violation | None:
         reason = output.finish_reason
         assert reason is not None
         if facts.finish_reason is None:
@@ -172,10 +168,10 @@ class RequestModel:
             self.end(key, reason)
             self.fresh_ends.append(key)
         elif facts.finish_reason is not reason:
-            return Violation("SC-12", "stopping", subject, f"the end {reason}", f"the end {facts.finish_reason}")
+            return Violation("SC-12", "stopping", _named(key), f"the end {reason}", f"the end {facts.finish_reason}")
         if self._delivered[key] != len(facts.emitted):
             found = f"the end after {self._delivered[key]} tokens"
-            return Violation("SC-5", "one ending", subject, found, f"{len(facts.emitted)} tokens before it")
+            return Violation("SC-5", "one ending", _named(key), found, f"{len(facts.emitted)} tokens before it")
         self._told_end.add(key)
         self._undelivered_ends.discard(key)
         self._forget_oldest()
@@ -190,7 +186,7 @@ class RequestModel:
     def judge_own_end(self, key: Key, reason: FinishReason, now: float) -> Violation | None:
         """An end that the target decided by itself: by deadline or error, and only with a cause."""
         facts = self.live[key]
-        subject = f"request {key[0]}, choice {key[1]}, incarnation {key[2]}"
+        subject = _named(key)
         if reason not in _BY_TARGET:
             count = len(facts.emitted)
             return Violation("SC-12", "stopping", subject, f"the end {reason} after {count} tokens", "no end yet")
@@ -205,7 +201,7 @@ class RequestModel:
     def judge_quiet(self) -> Violation | None:
         """At rest, with everything delivered: each accepted choice was told its one end."""
         for key in sorted(self._undelivered_ends):
-            subject = f"request {key[0]}, choice {key[1]}, incarnation {key[2]}"
+            subject = _named(key)
             reason = self.ended[key].finish_reason
             return Violation("SC-5", "one ending", subject, "no terminal output", f"one, with reason {reason}")
         return None
@@ -213,6 +209,14 @@ class RequestModel:
     def remaining_tokens(self) -> int:
         """The most tokens that live choices still have to emit, all together."""
         return sum(facts.request.sampling.max_tokens - len(facts.emitted) for facts in self.live.values())
+
+
+def _named(key: Key) -> str:
+    return f"request {key[0]}, choice {key[1]}, incarnation {key[2]}"
+
+
+def _are_tokens(tokens: tuple[int, ...], vocab_size: int) -> bool:
+    return not tokens or (set(map(type, tokens)) == {int} and min(tokens) >= 0 and max(tokens) < vocab_size)
 
 
 def _is_out_of_range(request: Request) -> bool:

@@ -39,6 +39,8 @@ class RetryModel:
     def planned(self, plan: Plan | None, is_launched: bool = True) -> None:
         """The target was asked for a plan: it owes a second try no longer, unless what it made was undone again."""
         self.retried = self._lost
+        if not self._lost and not self._is_hidden:
+            return
         keys = [] if plan is None else [row[:3] for row in plan.row_ids()]
         first_half = self._lost[: -(-len(self._lost) // 2)]
         is_second = bool(keys) and set(keys) <= set(first_half)
@@ -61,8 +63,10 @@ class RetryModel:
         self._second = self._perhaps = None  # one in flight is the latest plan, and lost with the others
 
     def committed(self, plan_id: int) -> None:
-        self._second = None if self._second == plan_id else self._second
-        self._perhaps = None if self._perhaps == plan_id else self._perhaps
+        if self._second == plan_id:
+            self._second = None
+        if self._perhaps == plan_id:
+            self._perhaps = None
 
     def restarted(self) -> None:
         self._lost, self._is_hidden = (), False

@@ -57,23 +57,25 @@ class SchedulerModel:
         begun: list[Key] = []
         position = 0
         live, scheduled, ahead = self._requests.live, self._scheduled, self._ahead
-        rows = zip(plan.requests, plan.choices, plan.incarnations, plan.epochs, plan.starts, plan.num_tokens, strict=True)
-        for row, (request, choice, incarnation, epoch, start, count) in enumerate(rows):
+        identities = plan.requests, plan.choices, plan.incarnations, plan.epochs
+        work = plan.starts, plan.num_tokens, plan.num_pending, plan.samples, plan.hit_blocks
+        for row, (request, choice, incarnation, epoch, start, count, pending, samples, hits) in enumerate(
+            zip(*identities, *work, strict=True)
+        ):
             key = (request.request_id, choice, incarnation)
-            known = count - plan.num_pending[row]
-            tokens = plan.token_ids[position : position + known]
-            position += known
+            tokens = plan.token_ids[position : position + count - pending]
+            position += count - pending
             facts = live.get(key)
+            flying = ahead.get(key, 0)
             is_plain = (  # a decode that goes on: by far the most rows
                 count == 1
                 and facts is not None
                 and facts.epoch == epoch
                 and scheduled.get(key) == start
-                and plan.samples[row]
-                and not plan.hit_blocks[row]
-                and start + 1 == len(request.prompt) + len(facts.emitted) + ahead.get(key, 0)
-                and (not tokens or (bool(facts.emitted) and tokens[0] == facts.emitted[-1]))
-                and bool(tokens) != (ahead.get(key, 0) > 0)
+                and samples
+                and not hits
+                and start + 1 == len(request.prompt) + len(facts.emitted) + flying
+                and (not tokens if flying > 0 else bool(tokens and facts.emitted) and tokens[0] == facts.emitted[-1])
             )
             if not is_plain:
                 found = found or self._judge_row(key, step, row, tokens)
@@ -85,15 +87,20 @@ class SchedulerModel:
                 if start + count >= len(request.prompt) - 1:
                     self._forkable.add((key[0], key[2]))
             scheduled[key] = start + count
-            ahead[key] = ahead.get(key, 0) + plan.samples[row]
+            ahead[key] = flying + samples
+        if begun:
+            self._began(begun)
+        self._iterations += is_counted
+        return found, begun
+
+    def _began(self, begun: list[Key]) -> None:
+        live = self._requests.live
         self._count_passed(begun)
         self._count_overtakes([key for key in begun if self._begun.get(key) != live[key].epoch])
         self._begun.update((key, live[key].epoch) for key in begun)
         for key in begun:
             self._waiting.pop(key, None)
             self._last_token[key] = self._iterations
-        self._iterations += is_counted
-        return found, begun
 
     def _judge_row(self, key: Key, step: PlannedStep, row: int, tokens: tuple[int, ...]) -> Violation | None:
         plan = step.plan
@@ -153,8 +160,6 @@ class SchedulerModel:
                     self._waiting[other] += 1
 
     def _count_passed(self, begun: list[Key]) -> None:
-        if not begun:
-            return
         stood = [key for key in self._requests.live if key not in self._scheduled or key in begun]
         for key in begun:
             place = self._acceptance[key]
@@ -177,9 +182,11 @@ class SchedulerModel:
 
     def committed(self, key: Key, end: int, sampled: bool, emitted: int) -> None:
         self._committed[key] = end
-        self._ahead[key] = self._ahead.get(key, 0) - sampled
+        if sampled:
+            self._ahead[key] = self._ahead.get(key, 0) - 1
         if emitted:
-            self._in_a_row.pop(key, None)
+            if self._in_a_row:
+                self._in_a_row.pop(key, None)
             self._last_token[key] = self._any_token = self._iterations
 
     def preempted(self, key: Key) -> None:
@@ -233,9 +240,6 @@ class SchedulerModel:
         self._ahead.pop(key, None)
 
     # -- what is known -----------------------------------------------------------------------------------------
-
-    def has_begun(self, key: Key) -> bool:
-        return key in self._scheduled
 
     def overtaken(self) -> dict[Key, int]:
         return self._waiting

@@ -186,10 +186,9 @@ class TestRequests:
 
     def test_an_identifier_is_a_duplicate_only_while_it_lives(self) -> None:
         self.accept(A)
-        reasons, _ = self.model._refusals(request_of(A), 0.0)
-        assert reasons == {RefusalReason.DUPLICATE_ID}
+        assert self.model._due_refusals(request_of(A), 0.0) == [RefusalReason.DUPLICATE_ID]
         self.model.end(A, FinishReason.ABORT)
-        assert self.model._refusals(request_of(A), 0.0)[0] == set()
+        assert self.model._due_refusals(request_of(A), 0.0) == []
 
     @pytest.mark.parametrize(
         ("reason", "now", "invariant"),
