@@ -39,7 +39,7 @@ class Attention(Protocol):
         """[n, heads, head] for queries [n, heads, head], after the batch's keys and values were stored."""
 
 
-class _TorchStore:
+class TorchStore:
     """Storing with an indexed copy, on any device."""
 
     def store(
@@ -55,7 +55,7 @@ class _TorchStore:
         value_cache.index_copy_(0, slots, values)
 
 
-class Eager(_TorchStore):
+class Eager(TorchStore):
     """The plain fallback: row by row, a dense softmax in float32 over everything that the row has."""
 
     name = "eager"
@@ -91,7 +91,7 @@ class _Group(NamedTuple):
     mask: torch.Tensor | None
 
 
-class PagedTorch(_TorchStore):
+class PagedTorch(TorchStore):
     """Paged attention in torch: pages gathered once a layer, decodes all at once, longer rows one by one.
 
     The query heads of a KV head are further queries of it, so that nothing is repeated in memory.

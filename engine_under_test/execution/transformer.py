@@ -17,11 +17,12 @@ import torch
 
 from engine_under_test.errors import ConfigError, RunnerError
 from engine_under_test.execution.attention import Attention, choose_attention, describe
-from engine_under_test.execution.batch import Batch, check_fit, draws, lay_out, num_bytes
+from engine_under_test.execution.batch import check_fit, draws, lay_out, num_bytes
 from engine_under_test.execution.device import ImmediateDevice
+from engine_under_test.execution.forward import TiledForward, WholeForward
 from engine_under_test.execution.landing import DeviceLaunch, LastSamples
 from engine_under_test.execution.memory import StepMemory
-from engine_under_test.model import llama
+from engine_under_test.execution.tiles import FixedTiles
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.torch_sampler import sample
@@ -69,10 +70,11 @@ class TransformerRunner:
         memory: Memory | None = None,
         is_batch_invariant: bool = False,
     ) -> None:
-        if is_batch_invariant:
-            raise ConfigError("this runner has no batch-invariant mode yet, found it asked for; leave it off")
+        if is_batch_invariant and attention is not None:
+            raise ConfigError(
+                f"the batch-invariant mode has an attention of its own, found {attention.name} asked for; leave one of them out"
+            )
         config = weights.config
-        self._weights = weights
         self._config: LlamaConfig = config
         self._place = weights.embedding.device
         self._dtype = weights.embedding.dtype
@@ -80,10 +82,14 @@ class TransformerRunner:
         self._num_blocks = num_blocks + 1
         shape = (config.num_layers, (num_blocks + 1) * block_size, config.num_kv_heads, config.head_size)
         self.keys, self.values = (torch.full(shape, torch.nan, dtype=self._dtype, device=self._place) for _ in range(2))
+        if is_batch_invariant:
+            attention = FixedTiles()
         self._attention = choose_attention(self._place) if attention is None else attention
         self._device: Device = ImmediateDevice() if device is None else device
         self._noise: Noise = PhiloxNoise() if noise is None else noise
         self._memory = StepMemory(memory)
+        forward = TiledForward if is_batch_invariant else WholeForward
+        self._forward = forward(weights, self._attention, self._memory)
         self._pages = tuple(Page(BUFFER, block) for block in range(num_blocks + 1))
         self._last = LastSamples()
 
@@ -171,34 +177,11 @@ class TransformerRunner:
 
     def _compute(self, plan: Plan, reservation: Reservation) -> torch.Tensor:
         """The logits of the rows that sample."""
-        weights, config, memory = self._weights, self._config, self._memory
-        memory.take("the batch", num_bytes(plan, reservation))
+        self._memory.take("the batch", num_bytes(plan, reservation))
         batch = lay_out(plan, reservation, self._block_size, self._place)
         for place, row in batch.pending:
             batch.tokens[place] = self._last.find(row, int(batch.positions[place]))
-        size = self._dtype.itemsize
-        memory.take("hidden states", batch.num_tokens * size * (config.hidden_size + config.head_size))
-        hidden = llama.embed(weights, batch.tokens)
-        by = llama.angles(config, batch.positions, self._dtype)
-        for number, layer in enumerate(weights.layers):
-            memory.take(f"layer {number}", size * _layer_elements(config, batch))
-            hidden = llama.run_layer(hidden, layer, config, by, partial(self._attend, number, batch))
-        memory.take("logits", len(batch.sampled) * 4 * config.vocab_size)
-        return llama.logits(hidden[batch.sampled], weights)
-
-    def _attend(
-        self, layer: int, batch: Batch, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
-    ) -> torch.Tensor:
-        key_cache, value_cache = self.keys[layer], self.values[layer]
-        self._attention.store(keys, values, key_cache, value_cache, batch.slots)
-        return self._attention.attend(queries, key_cache, value_cache, batch)
-
-
-def _layer_elements(config: LlamaConfig, batch: Batch) -> int:
-    """What one layer allocates, in elements: the widest moment of its token-wise part, and the pages it gathers."""
-    heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_size
-    gathered = 2 * sum(batch.length_list) * config.num_kv_heads * config.head_size
-    return batch.num_tokens * (2 * config.hidden_size + max(heads, 3 * config.intermediate_size)) + gathered
+        return self._forward(batch, self.keys, self.values)
 
 
 def _require_finite(plan: Plan, rows: Sequence[int], logits: torch.Tensor) -> None:

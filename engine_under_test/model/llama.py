@@ -100,3 +100,8 @@ def logits(hidden: torch.Tensor, weights: LlamaWeights, product: Product = funct
     """[n, hidden] to [n, vocab], float32."""
     normed = rms_norm(hidden, weights.final_norm, weights.config.rms_eps)
     return product(normed, weights.head).float()
+
+
+def no_logits(weights: LlamaWeights) -> torch.Tensor:
+    """[0, vocab] float32."""
+    return torch.empty(0, weights.config.vocab_size, device=weights.head.device)
