@@ -48,8 +48,10 @@ def store_kernel(
     """
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
-    lanes = tl.arange(0, LANES)
-    is_stored = (lanes < WIDTH) & (slot >= 0)
-    cells = slot * WIDTH + lanes
-    tl.store(key_cache + cells, tl.load(keys + token * WIDTH + lanes, mask=is_stored, other=0.0), mask=is_stored)
-    tl.store(value_cache + cells, tl.load(values + token * WIDTH + lanes, mask=is_stored, other=0.0), mask=is_stored)
+    if slot >= 0:
+        lanes = tl.arange(0, LANES)
+        is_lane = lanes < WIDTH
+        read = token * WIDTH + lanes
+        written = slot * WIDTH + lanes
+        tl.store(key_cache + written, tl.load(keys + read, mask=is_lane, other=0.0), mask=is_lane)
+        tl.store(value_cache + written, tl.load(values + read, mask=is_lane, other=0.0), mask=is_lane)
