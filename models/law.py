@@ -42,7 +42,7 @@ _PIECES = 20_000
 _CELLS = 200_000  # words of layer one that are remembered
 _NOISE_PAGE = 64  # positions of one choice whose noise is drawn at once: a vector costs hardly more than one
 _NOISE = 8192  # pages of one token that are remembered
-_SMALL_VOCABULARY = 48  # tokens up to which rows are quicker one by one than as an array
+_FEW_LOGITS = 80  # up to which rows are quicker one by one than as an array
 
 
 def mix(x: Words) -> Words:
@@ -176,12 +176,13 @@ class Law:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
         self._token_words = mix(np.arange(vocab_size, dtype=np.uint64))
-        self._lanes = _Lanes(min(vocab_size, _SMALL_VOCABULARY))
+        self._lanes = _Lanes(min(vocab_size, _FEW_LOGITS))
         self._pairs: list[tuple[int, int]] = self._grow(128)
         self._layer_one: dict[Adapter | None, dict[int, int]] = {}
         self._pieces: dict[tuple[int, tuple[int, ...]], _Piece] = {}
         self._numbers = 0  # of pieces, below 0: an adapter word stands for "no piece yet", and those are not
-        self._noise: dict[tuple[int, int, int], list[list[float]]] = {}
+        self._noise_pages: dict[tuple[int, int, int], int] = {}  # the first row of each in the table
+        self._noise = np.zeros((1 + max(_NOISE // vocab_size, 8) * _NOISE_PAGE, vocab_size))
 
     def _grow(self, length: int) -> list[tuple[int, int]]:
         """The digest's multipliers for twice as many positions."""
@@ -293,7 +294,7 @@ class Law:
     def next_tokens(self, tracks: Sequence[Track], lengths: Sequence[int]) -> list[int]:
         """The token that follows the first ``length`` cells of each track."""
         sums = [track.digests[length - 1] + length for track, length in zip(tracks, lengths, strict=True)]
-        if self.vocab_size <= _SMALL_VOCABULARY:
+        if self.vocab_size * len(sums) <= _FEW_LOGITS:
             return list(map(self._next_token, tracks, lengths, sums))
         return self._next_tokens(tracks, lengths, sums)
 
@@ -319,36 +320,56 @@ class Law:
             scores[token] = -inf
         if track.drops:
             scores = _dropped(scores, track.request.sampling)
-        scores = list(map(add, scores, self._gumbel(track, length)))
+        scores = list(map(add, scores, self._noise[self._noise_at(track, length)].tolist()))
         return scores.index(max(scores))
 
     def _next_tokens(self, tracks: Sequence[Track], lengths: Sequence[int], sums: Sequence[int]) -> list[int]:
-        """As arrays over all rows. A row with everything masked stays as it is: token 0."""
+        """The same in arrays over all rows. A row that is greedy, or wholly masked, gets noise of 0."""
+        self._make_room_for_noise(len(tracks))
         digests = np.array([_mix_int(digest_sum & _MASK) for digest_sum in sums], np.uint64)
-        logits = (mix(digests[:, None] ^ self._token_words) >> _U11).astype(np.float64) * 2.0**-50
-        for scores, track, length in zip(logits, tracks, lengths, strict=True):
+        logits = (mix(digests[:, None] ^ self._token_words) >> _U11).astype(np.float64)
+        logits *= 2.0**-50
+        noise, dropping = [], []
+        for row, (track, length) in enumerate(zip(tracks, lengths, strict=True)):
+            is_drawn = track.temperature > 0
             if track.masks_below > length:
-                scores[track.stops] = -inf
-            if track.temperature > 0 and scores.max() > -inf:
-                scaled: list[float] = ((scores - scores.max()) / track.temperature).tolist()
-                if track.drops:
-                    scaled = _dropped(scaled, track.request.sampling)
-                scores[:] = list(map(add, scaled, self._gumbel(track, length)))
+                logits[row, track.stops] = -inf
+                if len(track.stops) == self.vocab_size:
+                    logits[row] = 0.0
+                    is_drawn = False
+            noise.append(self._noise_at(track, length) if is_drawn else 0)
+            if is_drawn and track.drops:
+                dropping.append(row)
+        if any(noise):
+            logits -= np.maximum.reduce(logits, axis=1, keepdims=True)
+            logits /= np.array([track.temperature or 1.0 for track in tracks])[:, None]
+            for row in dropping:
+                logits[row] = _dropped(logits[row].tolist(), tracks[row].request.sampling)
+            logits += self._noise.take(noise, axis=0)
         chosen: list[int] = logits.argmax(axis=1).tolist()
         return chosen
 
-    def _gumbel(self, track: Track, position: int) -> list[float]:
-        """The Gumbel noise of each token at one position. It depends on the address alone, so it is kept for others."""
+    def _noise_at(self, track: Track, position: int) -> int:
+        """The row of the table with the Gumbel noise of each token at one position. It depends on the address alone, so it is
+        kept for others."""
         page, place = divmod(position, _NOISE_PAGE)
         key = (track.request.sampling.seed, track.choice, page)
-        noise = self._noise.get(key)
-        if noise is None:
-            if len(self._noise) * self.vocab_size >= _NOISE:
-                self._noise.clear()
+        first = self._noise_pages.get(key)
+        if first is None:
+            self._make_room_for_noise(1)
+            first = self._noise_pages[key] = 1 + len(self._noise_pages) * _NOISE_PAGE
             positions = np.arange(page * _NOISE_PAGE, (page + 1) * _NOISE_PAGE)
             uniform = uniforms(key[0], track.choice, positions, SAMPLE, self.vocab_size)
-            noise = self._noise[key] = (-np.log(-np.log(uniform))).tolist()
-        return noise[place]
+            self._noise[first : first + _NOISE_PAGE] = -np.log(-np.log(uniform))
+        return first + place
+
+    def _make_room_for_noise(self, pages: int) -> None:
+        """What was kept is forgotten if there is no room for so many more pages."""
+        room = (len(self._noise) - 1) // _NOISE_PAGE
+        if len(self._noise_pages) + pages > room:
+            self._noise_pages.clear()
+            if pages > room:
+                self._noise = np.zeros((1 + 2 * pages * _NOISE_PAGE, self.vocab_size))
 
 
 class _Lanes:

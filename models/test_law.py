@@ -171,7 +171,7 @@ def test_tokens_are_the_same_row_by_row_and_as_arrays(rows: list[tuple[list[int]
     law.extend(tracks, lengths)
     one_by_one = law.next_tokens(tracks, lengths)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(law_module, "_SMALL_VOCABULARY", 0)
+        patch.setattr(law_module, "_FEW_LOGITS", 0)
         assert law.next_tokens(tracks, lengths) == one_by_one
 
 
