@@ -5,11 +5,9 @@ It is also the scheduler's view: read-only through `scheduling.scheduler.View`, 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Collection
 from collections.abc import Sequence as Items
-from typing import Any
-
-from sortedcontainers import SortedKeyList
 
 from engine_under_test.config import EngineConfig, Order
 from engine_under_test.kv.prefix_index import namespace_of
@@ -61,9 +59,9 @@ class Book:
         self._key = key_for(config.order)
         self.live: dict[str, LiveRequest] = {}
         self.by_row: dict[tuple[str, int], Sequence] = {}
-        self.waiting: SortedKeyList[Sequence, Any] = SortedKeyList(key=self._key)
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
-        self.deadlines: SortedKeyList[LiveRequest, Any] = SortedKeyList(key=_deadline)
+        self.deadlines: list[LiveRequest] = []  # of those that have one, the earliest first
 
     # ---- the scheduler's view -----------------------------------------------------------------------------------------
 
@@ -100,13 +98,13 @@ class Book:
         live = LiveRequest(request, ordinal)
         self.live[request.request_id] = live
         if request.deadline_s is not None:
-            self.deadlines.add(live)
+            insort(self.deadlines, live, key=_deadline)
         namespace = self.namespace(request)
         has_shared_prompt = len(request.prompt) > 1
         for choice in range(1 if has_shared_prompt else request.sampling.n):
             seq = Sequence(request, choice, ordinal, ordinal, namespace)
             self.enter(live, seq)
-            self.waiting.add(seq)
+            self.wait(seq)
         if has_shared_prompt:
             live.choices[0].pending_forks = request.sampling.n - 1
         return live
@@ -117,6 +115,10 @@ class Book:
     def enter(self, live: LiveRequest, seq: Sequence) -> None:
         live.choices[seq.choice] = seq
         self.by_row[seq.request.request_id, seq.choice] = seq
+
+    def wait(self, seq: Sequence) -> None:
+        """Puts a sequence into the queue, in order."""
+        insort(self.waiting, seq, key=self._key)
 
     def run(self, seq: Sequence) -> None:
         """Puts a sequence among the running ones, in order. The last place is the usual one."""
@@ -141,7 +143,7 @@ class Book:
         for seq in [each for each in self.waiting if self._is_overtaken(each, admitted)]:
             self.waiting.remove(seq)
             seq.is_aged = True
-            self.waiting.add(seq)
+            self.wait(seq)
         for number, seq in enumerate(admitted):
             if self._is_overtaken(seq, admitted[:number]):
                 self.running.remove(seq)

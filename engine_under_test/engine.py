@@ -8,6 +8,7 @@ Everything undetermined is handed in. The windows for an observer are `snapshot`
 from __future__ import annotations
 
 import time
+from typing import TypeVar
 
 from engine_under_test.book import Book, LiveRequest
 from engine_under_test.config import EngineConfig
@@ -34,6 +35,8 @@ from engine_under_test.types import (
     Status,
     StepResult,
 )
+
+_Column = TypeVar("_Column")
 
 
 class SystemClock:
@@ -78,6 +81,7 @@ class Engine:
         self._in_flight = Flights()
         self._reserved: InFlight | None = None
         self._next_ordinal = 1
+        self._last = _NOTHING  # the last snapshot
 
     # ---- the user's verbs ---------------------------------------------------------------------------------------------
 
@@ -150,7 +154,7 @@ class Engine:
     def poll(self) -> int:
         """Passes fences and deadlines; the number of plans in flight."""
         self._kv.settle()
-        if self._reserved is None:
+        if self._book.deadlines and self._reserved is None:
             self._expire()
         return len(self._in_flight)
 
@@ -162,10 +166,12 @@ class Engine:
         if self._in_flight.has_second_try():
             return None
         preempted: list[RowId] = []
+        scheduler, by_row = self._scheduler, book.by_row
         while True:
-            preempted += [self._preempt(seq) for seq in self._scheduler.choose_victims(book)]
+            if victims := scheduler.choose_victims(book):
+                preempted += [self._preempt(seq) for seq in victims]
             book.may_admit = not preempted
-            plan = self._scheduler.plan(book)
+            plan = scheduler.plan(book)
             is_second_try = book.only is not None
             if plan is None:
                 if not is_second_try:
@@ -173,7 +179,6 @@ class Engine:
                 book.only = None
                 continue
             book.next_plan_id += 1
-            by_row = book.by_row
             seqs = [by_row[request.request_id, choice] for request, choice in zip(plan.requests, plan.choices, strict=True)]
             try:
                 reservation = self._kv.reserve(plan, [seq.table for seq in seqs])
@@ -190,12 +195,12 @@ class Engine:
         plan = step.plan
         plan_id = plan.plan_id
         admitted = []
-        size = self.config.block_size
+        waiting = Status.WAITING
         for seq, count, samples, hits in zip(seqs, plan.num_tokens, plan.samples, plan.hit_blocks, strict=True):
             seq.rows.append(PlannedRow(plan_id, count, samples))
-            if seq.status is Status.WAITING:
+            if seq.status is waiting:
                 admitted.append(seq)
-                seq.committed_len = len(hits) * size
+                seq.committed_len = len(hits) * self.config.block_size
                 self._book.leave(seq)
                 self._book.run(seq)
         return InFlight(step, seqs, admitted, is_second_try)
@@ -208,7 +213,8 @@ class Engine:
         self._book.oldest_in_flight = self._in_flight.oldest_id
         for seq in flight.seqs:
             seq.last_plan = plan_id
-        self._book.count_overtakes(flight.admitted)
+        if flight.admitted:
+            self._book.count_overtakes(flight.admitted)
         self._journal.launched(flight, self.config.block_size)
         try:
             flight.launch = self._runner.launch(step.plan, step.reservation)
@@ -271,7 +277,7 @@ class Engine:
         for seq in list(book.running):
             book.leave(seq)
             seq.begin_again()
-            book.waiting.add(seq)
+            book.wait(seq)
 
     # ---- results --------------------------------------------------------------------------------------------------------
 
@@ -371,7 +377,7 @@ class Engine:
         self._kv.release(seq.table, row)
         self._book.leave(seq)
         seq.begin_again()
-        self._book.waiting.add(seq)
+        self._book.wait(seq)
         return row
 
     def _try_half(self, seqs: list[Sequence], was_second_try: bool, reason: str) -> None:
@@ -395,7 +401,7 @@ class Engine:
                 self._book.leave(seq)
                 seq.status = Status.WAITING
                 seq.committed_len = 0
-                self._book.waiting.add(seq)
+                self._book.wait(seq)
 
     def _require_no_reservation(self) -> None:
         if self._reserved is not None:
@@ -416,26 +422,36 @@ class Engine:
         return self._kv.lookup(seq.table, (seq.goal_len - 1) // self.config.block_size)
 
     def snapshot(self) -> Snapshot:
-        """Everything the harness may see. Copies; changes nothing."""
-        kv, book = self._kv, self._book
+        """Everything the harness may see. Copies; changes nothing.
+
+        A column in which nothing differs from the last snapshot is the very same object, for memos by identity; whether it
+        differs is seen from the data, never from a note that somebody took of a change.
+        """
+        kv, book, last = self._kv, self._book, self._last
         size = self.config.block_size
+        pool, entry_of = kv.pool, kv.index.entry_of
         sources = kv.sources()
-        return Snapshot(
+        self._last = made = Snapshot(
             size,
             self.config.num_blocks,
             book.generation,
             kv.cache_generation,
-            kv.pool.free_order(),
-            dict(kv.index.entry_of),
-            tuple(kv.pool.ref_counts),
-            kv.reservations(),
-            kv.pinned,
-            dict(kv.pool.quarantine),
-            kv.plans_in_flight,
-            kv.unsettled,
-            tuple([seq.snapshot(size, None) for seq in book.waiting]),
-            tuple([seq.snapshot(size, sources.get(seq.table)) for seq in book.running]),
+            _known(pool.free_order(), last.free),
+            last.cached if last.cached == entry_of else dict(entry_of),
+            _known(tuple(pool.ref_counts), last.ref_counts),
+            _known(kv.reservations(), last.reservations),
+            _known(kv.pinned, last.pinned),
+            last.quarantined if last.quarantined == pool.quarantine else dict(pool.quarantine),
+            _known(kv.plans_in_flight, last.plans),
+            _known(kv.unsettled, last.unsettled),
+            _known(tuple([seq.snapshot(size, None) for seq in book.waiting]), last.waiting),
+            _known(tuple([seq.snapshot(size, sources.get(seq.table)) for seq in book.running]), last.running),
         )
+        return made
+
+
+def _known(found: _Column, last: _Column) -> _Column:
+    return last if found == last else found
 
 
 class _Passed:
@@ -446,3 +462,4 @@ class _Passed:
 
 
 _PASSED = _Passed()
+_NOTHING = Snapshot(0, 0, 0, 0, (), {}, None, {}, (), {}, (), (), (), ())

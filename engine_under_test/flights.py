@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 
 from engine_under_test.errors import ProtocolError
 from engine_under_test.execution.runner import Launch
@@ -13,18 +14,15 @@ from engine_under_test.types import Plan, PlannedStep, StepResult
 class InFlight:
     """A reserved or launched step, with the sequences of its rows and those that it admitted."""
 
-    __slots__ = ("admitted", "is_second_try", "launch", "seqs", "step")
+    __slots__ = ("admitted", "is_second_try", "launch", "plan_id", "seqs", "step")
 
     def __init__(self, step: PlannedStep, seqs: list[Sequence], admitted: list[Sequence], is_second_try: bool) -> None:
         self.step = step
+        self.plan_id = step.plan.plan_id
         self.seqs = seqs
         self.admitted = admitted
         self.is_second_try = is_second_try
         self.launch: Launch | None = None
-
-    @property
-    def plan_id(self) -> int:
-        return self.step.plan.plan_id
 
     def current(self) -> list[Sequence]:
         """The sequences whose identity is still the one that the plan names."""
@@ -53,7 +51,7 @@ class Flights:
         return self._plans[0].plan_id if self._plans else None
 
     def has_second_try(self) -> bool:
-        return any(flight.is_second_try for flight in self._plans)
+        return bool(self._plans) and any(flight.is_second_try for flight in self._plans)
 
     def add(self, flight: InFlight) -> None:
         self._plans.append(flight)
@@ -89,11 +87,11 @@ class Flights:
 
 
 def _require_fit(plan: Plan, result: StepResult, vocab_size: int) -> None:
-    names = [request.request_id for request in plan.requests]
-    if list(result.rows) != list(zip(names, plan.choices, plan.incarnations, plan.epochs, strict=True)):
+    if result.rows != plan.row_ids():
         raise ProtocolError(f"the result of plan {plan.plan_id} must name the plan's rows in their order, found {result.rows}")
-    fits = [len(tokens) for tokens in result.tokens] == list(plan.samples)
-    if not fits or any(not 0 <= tokens[0] < vocab_size for tokens in result.tokens if tokens):
+    fits = list(map(len, result.tokens)) == list(plan.samples)
+    sampled = list(chain.from_iterable(result.tokens))
+    if not fits or (sampled and not 0 <= min(sampled) <= max(sampled) < vocab_size):
         raise ProtocolError(
             f"each sampling row of plan {plan.plan_id} must yield one token of the vocabulary and the others none, "
             f"found {result.tokens}"

@@ -8,7 +8,9 @@ from __future__ import annotations
 from engine_under_test.flights import InFlight
 from engine_under_test.seams import Observer
 from engine_under_test.sequence import Sequence
-from engine_under_test.types import Counters, Event, EventKind, FinishReason, Output, Request, RowId
+from engine_under_test.types import Counters, Event, EventKind, FinishReason, Output, Request, RowId, event_of
+
+_EMITTED = EventKind.EMITTED
 
 
 class Journal:
@@ -61,7 +63,7 @@ class Journal:
         """`tokens` of the choice from `index` on; with `reason` they are its last ones."""
         self.counters.emitted_tokens += len(tokens)
         if self._observe is not None:
-            self._observe(Event(EventKind.EMITTED, seq.row_id, plan_id, tokens=len(tokens)))
+            self._observe(event_of((_EMITTED, seq.row_id, plan_id, (), len(tokens), "")))
         self._outbox.append(Output(seq.request.request_id, seq.choice, seq.incarnation, index, tokens, reason))
 
     def cut_short(self, row: RowId, num_emitted: int, reason: FinishReason, message: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from engine_under_test.kv.record import BlockTable
 from engine_under_test.types import Adapter, FinishReason, Request, RowId, SequenceSnapshot, Status
@@ -26,6 +28,7 @@ class Sequence:
 
     __slots__ = (
         "_memo",
+        "_seen",
         "_shown",
         "adapter",
         "choice",
@@ -42,6 +45,7 @@ class Sequence:
         "pending_forks",
         "prompt_len",
         "request",
+        "row_id",
         "rows",
         "status",
         "stop_ids",
@@ -56,6 +60,7 @@ class Sequence:
         self.incarnation = incarnation
         self.ordinal = ordinal  # order of acceptance; choices share it
         self.epoch = 0
+        self.row_id = RowId(request.request_id, choice, incarnation, 0)
         self.status = Status.WAITING
         self.tokens = list(request.prompt)
         self.prompt_len = len(request.prompt)
@@ -70,15 +75,12 @@ class Sequence:
         self.overtaken = 0  # later arrivals admitted since it last began to wait
         self.is_aged = False  # was overtaken as often as the policy allows; stays first from then on
         self._memo: tuple[int, tuple[int, ...]] = (-1, ())
-        self._shown: SequenceSnapshot | None = None
+        self._seen: tuple[object, ...] = ()  # the state in which it was shown last, and what was shown then
+        self._shown: SequenceSnapshot
         self.table = self._new_table()
 
     def _new_table(self) -> BlockTable:
         return BlockTable(self.namespace, self.tokens, self.request.media, self.keys)
-
-    @property
-    def row_id(self) -> RowId:
-        return RowId(self.request.request_id, self.choice, self.incarnation, self.epoch)
 
     @property
     def scheduled_len(self) -> int:
@@ -94,9 +96,10 @@ class Sequence:
         """
         if self.pending_forks:
             return self.prompt_len - 1
-        if not self.rows:
-            return min(len(self.tokens), self.max_len)
-        return min(len(self.tokens) + sum([row.samples for row in self.rows]), self.max_len)
+        known = len(self.tokens)
+        if self.rows:
+            known += sum([row.samples for row in self.rows])
+        return known if known < self.max_len else self.max_len
 
     @property
     def num_seats(self) -> int:
@@ -113,6 +116,7 @@ class Sequence:
         """Back to the queue, everything to be computed anew; results in flight are void (AS-4)."""
         self.epoch += 1
         self.status = Status.WAITING
+        self._identify()
         self.reset_progress()
 
     def reset_progress(self) -> None:
@@ -125,7 +129,11 @@ class Sequence:
     def end(self) -> None:
         self.epoch += 1
         self.status = Status.FINISHED
+        self._identify()
         self.rows.clear()
+
+    def _identify(self) -> None:
+        self.row_id = RowId(self.request.request_id, self.choice, self.incarnation, self.epoch)
 
     def finish_reason_after(self, token: int) -> FinishReason | None:
         """Why the choice ends with `token`, the last of its tokens, if it does (SC-12).
@@ -141,18 +149,18 @@ class Sequence:
     def snapshot(self, block_size: int, sources: list[tuple[int, int]] | None) -> SequenceSnapshot:
         """The choice as the harness may see it; `sources` as `KvTransaction.sources` gives them."""
         table = self.table
-        blocks, rows = table.blocks, self.rows
-        owned = tuple(blocks)
-        reserved: tuple[int, ...] = ()
-        is_idle = not rows and not sources and table.num_owned >= len(blocks)
-        if is_idle and (shown := self._still_shown(owned)) is not None:
-            return shown
-        if table.num_owned < len(blocks):
-            owned, reserved = owned[: table.num_owned], owned[table.num_owned :]
+        blocks, num_owned = table.listed(), table.num_owned
+        rows = tuple(self.rows)
+        known, committed = len(self.tokens), self.committed_len
+        # All that can differ from the last look, taken from where it stands: no flag that a change could forget to set.
+        state = (self.epoch, self.status, known, committed, num_owned, blocks, rows, sources)
+        if state == self._seen:
+            return self._shown
+        owned, reserved = (blocks, ()) if num_owned >= len(blocks) else (blocks[:num_owned], blocks[num_owned:])
         for place, block in sources or ():
             owned = (*owned[:place], block, *owned[place + 1 :])
-        committed = self.committed_len
-        made = _show(
+        self._seen = state
+        self._shown = shown = _show(
             (
                 self.request.request_id,
                 self.choice,
@@ -160,7 +168,7 @@ class Sequence:
                 self.epoch,
                 self.status,
                 self.prompt_len,
-                len(self.tokens),
+                known,
                 committed,
                 committed + sum([row.num_tokens for row in rows]) if rows else committed,
                 len(blocks) * block_size,
@@ -169,23 +177,8 @@ class Sequence:
                 tuple([row.plan_id for row in rows]) if rows else (),
             )
         )
-        if is_idle:
-            self._shown = made
-        return made
-
-    def _still_shown(self, owned: tuple[int, ...]) -> SequenceSnapshot | None:
-        """What was shown of the idle choice last, if it is true still: with nothing in flight only five columns can differ."""
-        shown = self._shown
-        if (
-            shown is None
-            or shown.visible_len != len(self.tokens)
-            or shown.committed_len != self.committed_len
-            or shown.epoch != self.epoch
-            or shown.status is not self.status
-            or shown.table != owned
-        ):
-            return None
         return shown
 
 
-_show = SequenceSnapshot._make  # quicker than a call with thirteen arguments
+# Quicker than a call with thirteen arguments.
+_show = cast("Callable[[tuple[Any, ...]], SequenceSnapshot]", partial(tuple.__new__, SequenceSnapshot))

@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "nano-max-seqs-counts-step-only",
         "https://github.com/GeeeekExplorer/nano-vllm/pull/265",
         _SCHEDULER,
-        "        room.seats -= seq.num_seats\n        if only",
+        "        room.seats -= 1 + seq.pending_forks\n        if only",
         "        if only",
         "The limit of running sequences counts only those admitted in this step.",
     ),

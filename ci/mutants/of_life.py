@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "tgi-drop-popped-entry",
         "https://github.com/huggingface/text-generation-inference/pull/2498",
         _ENGINE,
-        "                seq.status = Status.WAITING\n                seq.committed_len = 0\n                self._book.waiting.add(seq)",
+        "                seq.status = Status.WAITING\n                seq.committed_len = 0\n                self._book.wait(seq)",
         "                seq.status = Status.WAITING\n                seq.committed_len = 0",
         "A request whose first step was undone is lost from the queue.",
     ),

@@ -70,7 +70,7 @@ class BlockPool:
         successors = self._next
         block = successors[PADDING_BLOCK]
         for _ in range(self.num_blocks + 1):  # one more than there can be, so that a circle shows
-            if block == PADDING_BLOCK:
+            if not block:  # back at the padding block
                 break
             order.append(block)
             block = successors[block]

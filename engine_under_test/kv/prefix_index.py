@@ -58,11 +58,15 @@ class PrefixIndex:
         self, namespace: bytes, parent_key: bytes | None, tokens: Items[int], media: tuple[tuple[str, int, int], ...]
     ) -> bytes:
         """The chained key of a block (docs/prefix-key.md)."""
-        root = b"\x00" + struct.pack("<I", len(namespace)) + namespace
-        parent = root if parent_key is None else b"\x01" + struct.pack("<I", len(parent_key)) + parent_key
-        items = b"".join(_field(digest) + struct.pack("<qI", offset, length) for digest, offset, length in media)
+        if parent_key is None:
+            parent = b"\x00" + struct.pack("<I", len(namespace)) + namespace
+        else:
+            parent = b"\x01" + struct.pack("<I", len(parent_key)) + parent_key
         count = len(tokens)
         body = struct.pack(f"<{count + 1}I", count, *tokens)
+        if not media:
+            return self._hasher(b"assay/block/1" + parent + body + b"\x00\x00\x00\x00")
+        items = b"".join([_field(digest) + struct.pack("<qI", offset, length) for digest, offset, length in media])
         return self._hasher(b"assay/block/1" + parent + body + struct.pack("<I", len(media)) + items)
 
     def find(

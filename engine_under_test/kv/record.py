@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Items
+from operator import add
 from typing import NamedTuple
 
 from engine_under_test.types import Media, Plan, PrefixEntry
@@ -18,6 +19,7 @@ class BlockTable:
     """
 
     __slots__ = (
+        "_listed",
         "blocks",
         "cache_generation",
         "entries",
@@ -41,6 +43,14 @@ class BlockTable:
         self.last_plan = 0  # the last launched plan that uses the blocks
         self.cache_generation = 0
         self.is_released = False
+        self._listed: tuple[int, ...] = ()
+
+    def listed(self) -> tuple[int, ...]:
+        """The blocks as they are now: the tuple that was given last, as long as they are the same, for memos by identity."""
+        blocks = tuple(self.blocks)
+        if blocks != self._listed:
+            self._listed = blocks
+        return self._listed
 
 
 class Hit(NamedTuple):
@@ -50,19 +60,11 @@ class Hit(NamedTuple):
     was_free: bool
 
 
-class Eviction(NamedTuple):
-    """Where an evicted entry stood, as `PrefixIndex.restore` wants it."""
-
-    entry: PrefixEntry
-    place: int
-    place_in_bucket: int
-
-
 class Take(NamedTuple):
-    """A block taken from the front of the free queue."""
+    """A block taken from the front of the free queue, and what `PrefixIndex.restore` wants to undo its eviction."""
 
     block: int
-    eviction: Eviction | None
+    eviction: tuple[PrefixEntry, int, int] | None
 
 
 class Change:
@@ -89,7 +91,7 @@ class Record:
     def __init__(self, plan: Plan, tables: Items[BlockTable]) -> None:
         self.plan = plan
         self.tables = tables
-        self.ends = [start + count for start, count in zip(plan.starts, plan.num_tokens, strict=True)]
+        self.ends = list(map(add, plan.starts, plan.num_tokens))
         self.changes: dict[int, Change] = {}
         self.is_launched = False
         self.filled: list[int] = []  # what was taken from the pending fills
@@ -103,11 +105,15 @@ class Record:
 
     def evicted(self) -> tuple[int, ...]:
         """Cached blocks that were taken, in this order."""
+        if not self.changes:
+            return ()
         changes = [change for _, change in sorted(self.changes.items())]
         return tuple([take.block for change in changes for take in change.takes if take.eviction is not None])
 
     def held(self, block_size: int) -> tuple[int, ...]:
         """The blocks that the plan holds and no table owns yet: takes and hits, and sources whose choice is gone."""
+        if not self.changes:
+            return ()
         held: list[int] = []
         for change in self.changes.values():
             table = change.table

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from engine_under_test.kv.record import Change, Record
-from engine_under_test.types import Event, EventKind
+from engine_under_test.types import Event, EventKind, event_of
+
+_SCHEDULED, _OWNED = EventKind.SCHEDULED, EventKind.OWNED
 
 
-def launched(record: Record, block_size: int) -> Iterator[Event]:
+def launched(record: Record, block_size: int) -> list[Event]:
     """The plan is on its way: what it computes, what it found, copied and evicted."""
     plan = record.plan
-    plan_id, scheduled = plan.plan_id, EventKind.SCHEDULED
-    yield Event(EventKind.LAUNCHED, plan_id=plan_id, tokens=plan.num_rows)
-    for row, count in enumerate(plan.num_tokens):
-        yield Event(scheduled, plan.row_id(row), plan_id, (), count)
+    plan_id, row_ids = plan.plan_id, plan.row_ids()
+    told = [event_of((EventKind.LAUNCHED, None, plan_id, (), len(row_ids), ""))]
+    told += [
+        event_of((_SCHEDULED, row_id, plan_id, (), count, "")) for row_id, count in zip(row_ids, plan.num_tokens, strict=True)
+    ]
     for row, change in record.changes.items():
-        row_id = plan.row_id(row)
         if change.hits:
-            blocks = tuple(hit.block for hit in change.hits)
-            yield Event(EventKind.HIT, row_id, plan.plan_id, blocks, len(blocks) * block_size)
+            blocks = tuple([hit.block for hit in change.hits])
+            told.append(Event(EventKind.HIT, row_ids[row], plan_id, blocks, len(blocks) * block_size))
         if change.source is not None:
-            yield Event(EventKind.COPIED, row_id, plan.plan_id, (change.source, change.table.blocks[change.copied_at]))
+            copy = (change.source, change.table.blocks[change.copied_at])
+            told.append(Event(EventKind.COPIED, row_ids[row], plan_id, copy))
     if evicted := record.evicted():
-        yield Event(EventKind.EVICTED, plan_id=plan.plan_id, blocks=evicted)
+        told.append(Event(EventKind.EVICTED, plan_id=plan_id, blocks=evicted))
+    return told
 
 
 def owned(record: Record, row: int, block_size: int) -> Event:
     """The row's blocks that its table is about to own."""
-    table = record.tables[row]
+    table, plan = record.tables[row], record.plan
     blocks = table.blocks[table.num_owned : -(-record.ends[row] // block_size)]
-    return Event(EventKind.OWNED, record.plan.row_id(row), record.plan.plan_id, tuple(blocks))
+    return event_of((_OWNED, plan.row_id(row), plan.plan_id, tuple(blocks), 0, ""))
 
 
 def copy_owned(record: Record, row: int, change: Change) -> Event:

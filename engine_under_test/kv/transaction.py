@@ -15,10 +15,10 @@ from collections.abc import Sequence as Items
 from engine_under_test.errors import OutOfBlocks, ProtocolError
 from engine_under_test.kv.block_pool import BlockPool
 from engine_under_test.kv.prefix_index import PrefixIndex, blake2b_16, media_in
-from engine_under_test.kv.record import BlockTable, Change, Eviction, Hit, Record, Take
+from engine_under_test.kv.record import BlockTable, Change, Hit, Record, Take
 from engine_under_test.kv.telling import copy_owned, launched, owned
 from engine_under_test.seams import BlockGate, Fence, Hasher, Observer
-from engine_under_test.types import BlockCopy, Event, EventKind, Plan, PrefixEntry, Reservation, RowId
+from engine_under_test.types import BlockCopy, Event, EventKind, Plan, PrefixEntry, Reservation, RowId, event_of
 
 
 class KvTransaction:
@@ -68,6 +68,8 @@ class KvTransaction:
     def _key(self, table: BlockTable, number: int) -> bytes:
         """The key of the table's full block `number`, computed once."""
         keys = table.keys
+        if number < len(keys):
+            return keys[number]
         size = self.block_size
         while len(keys) <= number:
             start = len(keys) * size
@@ -86,11 +88,11 @@ class KvTransaction:
 
     @property
     def pinned(self) -> tuple[int, ...]:
-        return tuple(block for block, count in self._pins.items() for _ in range(count))
+        return tuple([block for block, count in self._pins.items() for _ in range(count)]) if self._pins else ()
 
     @property
     def plans_in_flight(self) -> tuple[int, ...]:
-        return tuple(record.plan.plan_id for record in self._in_flight if record.is_launched)
+        return tuple([record.plan.plan_id for record in self._in_flight if record.is_launched])
 
     @property
     def unsettled(self) -> tuple[int, ...]:
@@ -104,7 +106,7 @@ class KvTransaction:
         """For tables with copies in flight: (place in the table, source block), which the table owns until commit."""
         found: dict[BlockTable, list[tuple[int, int]]] = {}
         for record in self._in_flight:
-            for table, place, source in record.sources():
+            for table, place, source in record.sources() if record.changes else ():
                 found.setdefault(table, []).append((place, source))
         return found
 
@@ -116,9 +118,10 @@ class KvTransaction:
         All hits are taken before any free block is: a block about to be hit must not be evicted for a row before it.
         """
         record = Record(plan, tables)
-        for row, hits in enumerate(plan.hit_blocks):
-            if hits:
-                self._take_hits(record, row, hits)
+        if any(plan.hit_blocks):
+            for row, hits in enumerate(plan.hit_blocks):
+                if hits:
+                    self._take_hits(record, row, hits)
         size = self.block_size
         ref_counts = self.pool.ref_counts
         copies: list[BlockCopy] = []
@@ -147,19 +150,28 @@ class KvTransaction:
         block that became empty since the last plan, and every block that it evicted itself."""
         plan, changes = record.plan, record.changes
         new_blocks: list[tuple[int, ...]] = [()] * len(record.tables)
-        for row, change in changes.items():
-            new_blocks[row] = tuple([take.block for take in change.takes])
-            if change.num_blocks_before == 0:
-                change.table.cache_generation = self.cache_generation
-            if self._observe is not None and change.takes:
-                self._tell(Event(EventKind.RESERVED, plan.row_id(row), plan.plan_id, new_blocks[row]))
-        evicted = record.evicted()
+        evicted: tuple[int, ...] = ()
+        if changes:
+            self._begin(record, new_blocks)
+            evicted = record.evicted()
         record.filled = list(self._pending_fills)
         self._pending_fills.clear()
         self._in_flight.append(record)
-        tables = tuple([tuple(table.blocks) for table in record.tables])
+        tables = tuple([table.listed() for table in record.tables])
         fills = (*record.filled, *evicted)
         return Reservation(plan.plan_id, tables, tuple(slots), tuple(new_blocks), tuple(copies), fills, evicted)
+
+    def _begin(self, record: Record, new_blocks: list[tuple[int, ...]]) -> None:
+        """Fills in what each row took, and tells of it."""
+        for row, change in record.changes.items():
+            takes = change.takes
+            if change.num_blocks_before == 0:
+                change.table.cache_generation = self.cache_generation
+            if takes:
+                new_blocks[row] = taken = tuple([take.block for take in takes])
+                if self._observe is not None:
+                    plan = record.plan
+                    self._observe(event_of((EventKind.RESERVED, plan.row_id(row), plan.plan_id, taken, 0, "")))
 
     def _take_hits(self, record: Record, row: int, hits: tuple[int, ...]) -> None:
         pool = self.pool
@@ -186,7 +198,7 @@ class KvTransaction:
         return BlockCopy(change.source, target, num_slots)
 
     def _take(self, change: Change) -> int:
-        pool = self.pool
+        pool, index = self.pool, self.index
         block = pool.first_free()
         if block is None:
             raise OutOfBlocks("a reservation needs one more block than are free")
@@ -194,7 +206,7 @@ class KvTransaction:
             raise OutOfBlocks("a block was refused to the reservation")
         pool.unlink(block)
         pool.ref_counts[block] = 1
-        eviction = Eviction(*self.index.forget(block)) if block in self.index.entry_of else None
+        eviction = index.forget(block) if block in index.entry_of else None
         change.takes.append(Take(block, eviction))
         return block
 
@@ -254,39 +266,41 @@ class KvTransaction:
         if record.plan.plan_id != plan_id or not record.is_launched:
             raise ProtocolError(f"plan {plan_id} is not the oldest plan in flight")
         self._in_flight.popleft()
-        size = self.block_size
+        size, observe = self.block_size, self._observe
         for row, (table, end) in enumerate(zip(record.tables, record.ends, strict=True)):
             if table.is_released:
                 continue
             if table.num_owned * size < end:
-                if self._observe is not None:
-                    self._observe(owned(record, row, self.block_size))
+                if observe is not None:
+                    observe(owned(record, row, size))
                 table.num_owned = -(-end // size)
             if end // size > len(table.entries) and self._has_prefix_cache:
                 self._publish(table, end // size, record.plan, row)
         for row, change in record.changes.items():
             if change.source is None:
                 continue
-            if self._observe is not None and not change.table.is_released:
-                self._observe(copy_owned(record, row, change))
+            if observe is not None and not change.table.is_released:
+                observe(copy_owned(record, row, change))
             self._let_go(change.source, plan_id)
-        self._tell(Event(EventKind.COMMITTED, plan_id=plan_id))
+        if observe is not None:
+            observe(event_of((EventKind.COMMITTED, None, plan_id, (), 0, "")))
 
     def _publish(self, table: BlockTable, num_full: int, plan: Plan, row_number: int) -> None:
         if table.cache_generation != self.cache_generation:
             return
-        size = self.block_size
-        first = len(table.entries)
+        size, entries, blocks = self.block_size, table.entries, table.blocks
+        first = len(entries)
+        parent = entries[-1] if entries else None
         for number in range(first, num_full):
             start = number * size
             tokens = tuple(table.tokens[start : start + size])
             media = media_in(table.media, start, start + size) if table.media else ()
-            parent = table.entries[-1] if table.entries else None
             key = self._key(table, number)
-            block = table.blocks[number]
-            table.entries.append(self.index.publish(block, key, table.namespace, parent, tokens, media))
+            parent = self.index.publish(blocks[number], key, table.namespace, parent, tokens, media)
+            entries.append(parent)
         if self._observe is not None:
-            self._tell(Event(EventKind.PUBLISHED, plan.row_id(row_number), plan.plan_id, tuple(table.blocks[first:num_full])))
+            row_id, published = plan.row_id(row_number), tuple(blocks[first:num_full])
+            self._observe(event_of((EventKind.PUBLISHED, row_id, plan.plan_id, published, 0, "")))
 
     def abandon(self, plan_id: int, reason: str) -> tuple[int, ...]:
         """The device lost a launched plan: it and every later one are undone, oldest last; their identifiers, oldest first.
@@ -353,7 +367,8 @@ class KvTransaction:
         if pool.ref_counts[block] == 0:
             if fence in self._unsettled:
                 pool.quarantine[block] = fence
-                self._tell(Event(EventKind.QUARANTINED, plan_id=fence, blocks=(block,)))
+                if self._observe is not None:
+                    self._observe(event_of((EventKind.QUARANTINED, None, fence, (block,), 0, "")))
             else:
                 self._free(block)
         return fence
@@ -366,7 +381,7 @@ class KvTransaction:
             pool.push_front(block)
             self._pending_fills[block] = None
         if self._observe is not None:
-            self._observe(Event(EventKind.FREED, blocks=(block,)))
+            self._observe(event_of((EventKind.FREED, None, None, (block,), 0, "")))
 
     def settle(self) -> None:
         """Passes fences, oldest first, and frees what waited for them."""
@@ -378,9 +393,12 @@ class KvTransaction:
                 break
             del unsettled[plan_id]
             settled = True
-            self._tell(Event(EventKind.SETTLED, plan_id=plan_id))
+            if self._observe is not None:
+                self._observe(event_of((EventKind.SETTLED, None, plan_id, (), 0, "")))
+        if not settled:
+            return
         quarantine = self.pool.quarantine
-        if settled and quarantine:
+        if quarantine:
             oldest = next(iter(unsettled), None)
             for block in [each for each, fence in quarantine.items() if oldest is None or fence < oldest]:
                 del quarantine[block]

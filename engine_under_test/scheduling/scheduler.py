@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Sequence as Items
+from operator import attrgetter
 from typing import Protocol
 
 from engine_under_test.config import EngineConfig
@@ -14,6 +15,8 @@ from engine_under_test.scheduling.admission import Room, try_to_enter
 from engine_under_test.scheduling.policy import next_waiting
 from engine_under_test.sequence import Sequence
 from engine_under_test.types import Plan
+
+_identity = attrgetter("request", "choice", "incarnation", "epoch")
 
 
 class View(Protocol):
@@ -66,16 +69,18 @@ class Scheduler:
         From the last in order, never the first. Blocks in quarantine count as coming: no further victim is taken while they
         cover the need.
         """
+        running = view.running
+        available = view.num_free + view.num_quarantined
+        if len(running) <= available:  # each needs one block at most
+            return ()
         size = view.config.block_size
         ref_counts = view.ref_counts
-        running = view.running
         need = 0
         for seq in running:
             start = seq.scheduled_len if seq.rows else seq.committed_len
             blocks = seq.table.blocks
             if start >= len(blocks) * size or (start % size and ref_counts[blocks[start // size]] > 1):
                 need += start < seq.goal_len
-        available = view.num_free + view.num_quarantined
         if need <= available:
             return ()
         victims: list[Sequence] = []
@@ -102,7 +107,7 @@ class Scheduler:
             is_alone=not view.running,
         )
         _plan_running(view, rows, room)
-        if view.may_admit:
+        if view.waiting and view.may_admit:
             _plan_waiting(view, rows, room)
         return rows.to_plan(view) if rows.seqs else None
 
@@ -126,6 +131,7 @@ class _Rows:
 
     def to_plan(self, view: View) -> Plan:
         seqs, starts, counts = self.seqs, self.starts, self.counts
+        requests, choices, incarnations, epochs = zip(*map(_identity, seqs), strict=True)
         token_ids: list[int] = []
         pending: list[int] = []
         samples: list[bool] = []
@@ -142,10 +148,10 @@ class _Rows:
         return Plan(
             view.next_plan_id,
             view.generation,
-            tuple([seq.request for seq in seqs]),
-            tuple([seq.choice for seq in seqs]),
-            tuple([seq.incarnation for seq in seqs]),
-            tuple([seq.epoch for seq in seqs]),
+            requests,
+            choices,
+            incarnations,
+            epochs,
             tuple(starts),
             tuple(counts),
             tuple(token_ids),
@@ -177,7 +183,7 @@ def _plan_running(view: View, rows: _Rows, room: Room) -> None:
     for seq in view.running:
         if seq.adapter is not None:
             room.adapters.add(seq.adapter)
-        room.seats -= seq.num_seats
+        room.seats -= 1 + seq.pending_forks
         if only is not None and seq not in only:
             continue
         start = seq.scheduled_len if seq.rows else seq.committed_len
@@ -201,7 +207,8 @@ def _plan_running(view: View, rows: _Rows, room: Room) -> None:
     room.free = free
     room.rows -= count
     room.budget -= count
-    _plan_prefills(view, prefills, rows, room)
+    if prefills:
+        _plan_prefills(view, prefills, rows, room)
 
 
 def _plan_prefills(view: View, prefills: list[tuple[Sequence, int]], rows: _Rows, room: Room) -> None:
