@@ -1,6 +1,6 @@
 """Runs a benchmark, compares medians with floors scaled by the calibration of the same run, and prints both.
 
-Owns the comparison and its wording. A miss is invalid (exit 1).
+Owns the comparison and its wording. A miss is invalid (exit 1); what can not be measured here is unknown (exit 2).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +17,10 @@ from ci.bench.calibration import REFERENCE_S
 from ci.report.verdict_json import figure_to_json
 from properties.suite import Figure, Label
 from properties.verdict import Verdict
+
+
+class NotMeasurable(Exception):
+    """This machine lacks what a benchmark measures; the message says what, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +50,18 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All lines of a benchmark. ``slowness`` is this machine's calibration time over the reference."""
+    """All lines of a benchmark. ``slowness`` is this machine's calibration time over the reference. ``unknown``: why nothing
+    was measured, empty if it was."""
 
     what: str
     lines: tuple[Line, ...]
     slowness: float
+    unknown: str = ""
 
     @property
     def verdict(self) -> Verdict:
+        if self.unknown:
+            return Verdict.UNKNOWN
         return Verdict.VALID if all(line.is_met(self.slowness) for line in self.lines) else Verdict.INVALID
 
     def to_json(self) -> dict[str, Any]:
@@ -60,6 +69,7 @@ class Measured:
             "schema": 1,
             "bench": self.what,
             "verdict": self.verdict.value,
+            "reason": self.unknown,
             "slowness": self.slowness,
             "figures": [figure_to_json(line.figure) for line in self.lines],
             "missed": [line.figure.name for line in self.lines if not line.is_met(self.slowness)],
@@ -67,14 +77,17 @@ class Measured:
         }
 
 
-def run_bench(what: str, console: Console) -> Measured:
-    """Measures and prints."""
-    from ci.bench.scheduler import measure_scheduler
-    from ci.bench.walk import measure_walk
+Measure = Callable[[Callable[[str], None]], tuple[list[Line], list[float]]]
 
-    measure: Callable[[Callable[[str], None]], tuple[list[Line], list[float]]]
-    measure = {"walk": measure_walk, "scheduler": measure_scheduler}[what]
-    lines, calibrations = measure(lambda text: console.print(f"… {text}", markup=False, soft_wrap=True))
+
+def run_bench(what: str, console: Console) -> Measured:
+    """Measures and prints. A benchmark `x` is the function `measure_x` of `ci/bench/x.py`."""
+    measure: Measure = getattr(import_module(f"ci.bench.{what}"), f"measure_{what}")
+    try:
+        lines, calibrations = measure(lambda text: console.print(f"… {text}", markup=False, soft_wrap=True))
+    except NotMeasurable as error:
+        console.print(f"UNKNOWN {what}: {error}", markup=False, soft_wrap=True, style="bold yellow")
+        return Measured(what, (), 1.0, str(error))
     slowness = statistics.median(calibrations) / REFERENCE_S
     figure = Figure(f"{what}.slowness", slowness, "1", Label.OBSERVED, "calibration time over that of the reference machine")
     measured = Measured(what, (*lines, Line(figure)), slowness)
