@@ -11,9 +11,10 @@ computes are plain integers, which for a few is quicker than arrays.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, chain, compress, repeat
+from operator import add, attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -109,6 +110,9 @@ class FingerprintRunner:
         self._vocab_size = vocab_size
         self._device: Device = ImmediateDevice() if device is None else device
         self._noise: Noise = PhiloxNoise() if noise is None else noise
+        self._all_slots = frozenset(range(len(self.store)))
+        self._all_blocks = frozenset(range(num_blocks + 1))
+        self._all_tokens = frozenset(range(vocab_size))
         self._pages = tuple(Page(BUFFER, block) for block in range(num_blocks + 1))
         self._token_words = law.mix(np.arange(vocab_size, dtype=np.uint64))
         self._weights = law.digest_weights(256).reshape(-1)
@@ -117,15 +121,15 @@ class FingerprintRunner:
 
     def launch(self, plan: Plan, reservation: Reservation) -> FingerprintLaunch:
         """See `runner.Runner`."""
-        ends = list(map(int.__add__, plan.starts, plan.num_tokens))
+        ends = list(map(add, plan.starts, plan.num_tokens))
         tables = self._tables_read(reservation, ends)
         blocks = list(chain.from_iterable(tables))
         self._check(plan, reservation, blocks)
         self._grow(max(ends, default=0))
-        names = [request.request_id for request in plan.requests]
-        ids = tuple(map(RowId, names, plan.choices, plan.incarnations, plan.epochs))
-        begins = [0, *accumulate([len(table) * self._block_size for table in tables])]
+        begins = list(accumulate([len(table) * self._block_size for table in tables], initial=0))
         begins.pop()
+        names = [request.request_id for request in plan.requests]
+        ids = tuple(map(_ROW_ID, zip(names, plan.choices, plan.incarnations, plan.epochs, strict=True)))
         rows = _Rows(ends, blocks, begins, ids, tuple(compress(range(len(ends)), plan.samples)))
         launch = FingerprintLaunch(plan, tuple(accumulate(ends)), self._device)
         try:
@@ -141,28 +145,28 @@ class FingerprintRunner:
     def _tables_read(self, reservation: Reservation, ends: Sequence[int]) -> Tables:
         """The part of each table that the row reads: blocks of positions below start + n."""
         size = self._block_size
-        found = []
-        for end, table in zip(ends, reservation.tables, strict=False):
-            num_blocks = -(-end // size)
-            found.append(table if len(table) == num_blocks else table[:num_blocks])
+        wanted = [-(-end // size) for end in ends]
+        if list(map(len, reservation.tables)) == wanted:
+            return reservation.tables
+        for end, num_blocks, table in zip(ends, wanted, reservation.tables, strict=False):
             if len(table) < num_blocks:
                 raise RunnerError(
                     f"plan {reservation.plan_id}: a table covers every position below start + n; found {len(table)} blocks of "
                     f"{size} for {end} positions; reserve before launch"
                 )
-        return found
+        return [table[:num_blocks] for table, num_blocks in zip(reservation.tables, wanted, strict=False)]
 
     def _check(self, plan: Plan, reservation: Reservation, blocks: Sequence[int]) -> None:
         """Refuses what would be an access out of bounds, or a plan and a reservation that do not belong together."""
-        num_new, num_pages = sum(plan.num_tokens), len(self._pages)
+        num_new = sum(plan.num_tokens)
         fits = (
             plan.plan_id == reservation.plan_id
             and len(plan.requests) == len(reservation.tables)
             and min(plan.num_tokens, default=1) >= 1
             and num_new == len(reservation.slots) == len(plan.token_ids) + sum(plan.num_pending)
-            and _lie_below(reservation.slots, len(self.store))
-            and _lie_below(plan.token_ids, self._vocab_size)
-            and _lie_below(blocks, num_pages)
+            and self._all_slots.issuperset(reservation.slots)
+            and self._all_tokens.issuperset(plan.token_ids)
+            and self._all_blocks.issuperset(blocks)
             and not reservation.fills
             and not reservation.copies
         )
@@ -274,22 +278,28 @@ class FingerprintRunner:
 
     def _layer_one_of(self, plan: Plan, rows: _Rows) -> list[int]:
         """Layer one of each position that the plan computes, row after row."""
-        tokens, found, place = plan.token_ids, list[int](), 0
-        columns = zip(plan.requests, plan.starts, rows.ends, plan.num_pending, rows.ids, strict=True)
-        for request, start, end, is_pending, row_id in columns:
-            row_tokens = tokens[place : place + end - start - is_pending]
-            place += len(row_tokens)
+        starts, nums = plan.starts, plan.num_tokens
+        is_single = sum(nums) == len(nums)
+        positions = starts if is_single else list(chain.from_iterable(map(range, starts, rows.ends)))
+        tokens = self._input_tokens(plan, rows) if 1 in plan.num_pending else plan.token_ids
+        adapters: Iterable[int] = _NO_WORDS
+        if any(map(_ADAPTER_OF, plan.requests)):
+            of_rows = [law.adapter_word(request.adapter) for request in plan.requests]
+            adapters = of_rows if is_single else chain.from_iterable(map(repeat, of_rows, nums))
+        media: Iterable[int] = _NO_WORDS
+        if any(map(_MEDIA_OF, plan.requests)):
+            columns = zip(plan.requests, starts, nums, strict=True)
+            media = np.concatenate([law.media_words(request.media, start, num) for request, start, num in columns]).tolist()
+        return list(map(law.layer_one, positions, tokens, adapters, media))
+
+    def _input_tokens(self, plan: Plan, rows: _Rows) -> list[int]:
+        """The tokens that the plan computes on, with those that were in flight at its launch in their places."""
+        tokens = list(plan.token_ids)
+        columns = zip(accumulate(plan.num_tokens), plan.num_pending, rows.ids, rows.ends, strict=True)
+        for place, is_pending, row_id, end in columns:
             if is_pending:
-                row_tokens += (self._token_in_flight(row_id, end - 1),)
-            adapter = law.adapter_word(request.adapter) if request.adapter is not None else 0
-            if request.media:
-                media = law.media_words(request.media, start, end - start).tolist()
-                found += map(law.layer_one, range(start, end), row_tokens, repeat(adapter), media)
-            elif end - start == 1:
-                found.append(law.layer_one(start, row_tokens[0], adapter))
-            else:
-                found += map(law.layer_one, range(start, end), row_tokens, repeat(adapter))
-        return found
+                tokens.insert(place - 1, self._token_in_flight(row_id, end - 1))
+        return tokens
 
     def _token_in_flight(self, row_id: RowId, position: int) -> int:
         for sampled in reversed(self._sampled):
@@ -318,6 +328,9 @@ class FingerprintRunner:
 
 
 _NO_CELLS = np.empty(0, dtype=np.uint64)
+_NO_WORDS = repeat(0)
+_ADAPTER_OF, _MEDIA_OF = attrgetter("adapter"), attrgetter("media")
+_ROW_ID = partial(tuple.__new__, RowId)  # as `RowId._make`, without a call of Python
 
 
 def _lie_below(numbers: Sequence[int], end: int) -> bool:
