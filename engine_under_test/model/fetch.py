@@ -27,7 +27,7 @@ from pathlib import Path
 from engine_under_test.errors import BadInput
 
 ORIGIN = "origin.json"
-_FORMAT = 2  # of the converted folder; another one is converted again
+FORMAT = 2  # of the converted folder; another one is converted again
 _CHUNK = 1 << 20
 _NO_SPACE = "the disk is full: free some space or name another folder with --cache"
 
@@ -138,7 +138,7 @@ def _fetch(cache_dir: Path, final: Path, say: Say, source: Source, download: Dow
         say("its SHA-256 is as pinned; converting it, once (some ten seconds) ...")
         _convert(gguf, folder)
         sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-        origin = {"format": _FORMAT, **asdict(source), "sizes": sizes}
+        origin = {"format": FORMAT, **asdict(source), "sizes": sizes}
         (folder / ORIGIN).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
         _put_in_place(folder, final)
     finally:
@@ -193,7 +193,7 @@ def _is_fetched(folder: Path, source: Source) -> bool:
     try:
         origin = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
         sizes = {name: (folder / name).stat().st_size for name in origin["sizes"]}
-        return bool(origin["format"] == _FORMAT and origin["sha256"] == source.sha256 and origin["sizes"] == sizes)
+        return bool(origin["format"] == FORMAT and origin["sha256"] == source.sha256 and origin["sizes"] == sizes)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

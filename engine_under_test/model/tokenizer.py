@@ -71,6 +71,8 @@ class Tokenizer:
         """The text that the model's chat template makes of messages, each with a `role` and a `content`."""
         if self.chat_template is None:
             raise BadInput("a chat needs a model with a chat template, but this one has none; give it plain text")
+        if not messages:
+            raise BadInput("a chat must have a message to answer, found none; give at least one")
         for message in messages:
             if not all(isinstance(message.get(key), str) for key in ("role", "content")):
                 raise BadInput(f"a message must have a role and a content that are text, found {dict(message)!r}; correct it")
