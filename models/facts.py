@@ -27,7 +27,7 @@ from models.allocator_model import AllocatorModel, Key
 from models.prefix_model import PrefixModel
 from models.request_model import RequestModel
 from models.retry_model import RetryModel
-from models.scheduler_model import SchedulerModel
+from models.scheduler_model import Landed, SchedulerModel
 from properties.moment import ChoiceFacts, Content
 from properties.verdict import Violation
 
@@ -142,9 +142,8 @@ class ModelFacts:
         if plan.generation != self.generation:
             return
         self.retry.committed(plan.plan_id)
-        ended: list[Key] = []
         live, size = self.requests.live, self.caps.block_size
-        advance, confirm = self.requests.advance, self.scheduler.committed
+        landed: list[Landed] = []
         identities = plan.requests, plan.choices, plan.incarnations, plan.epochs
         work = plan.starts, plan.num_tokens, plan.samples, step.reservation.tables, result.tokens
         for request, choice, incarnation, epoch, start, count, samples, table, tokens in zip(*identities, *work, strict=True):
@@ -157,11 +156,12 @@ class ModelFacts:
                 self.prefix.committed(key, facts, table, start, end)
             if copies:
                 self.prefix.released(self.allocator.landed(key), after.cached)
-            confirm(key, end, samples, len(tokens))
+            landed.append((key, end, samples, tokens))
             if self._is_tree:
                 self._path_lengths[key] = end
-            if tokens and advance(key, tokens):
-                ended.append(key)
+        self.scheduler.committed(landed)
+        advance = self.requests.advance
+        ended = [key for key, _, _, tokens in landed if tokens and advance(key, tokens)]
         if ended:
             self._ended(ended, after)
 

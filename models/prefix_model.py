@@ -32,7 +32,7 @@ class PrefixModel:
         self._interned: dict[_ContentKey, Content] = {}
         self._children: dict[Content, list[Content]] = {}
         self._namespaces: dict[tuple[object, ...], bytes] = {}
-        self._chains: dict[Key, list[Content]] = {}
+        self._chains: dict[Key, tuple[bytes, list[Content]]] = {}  # of a choice: its namespace, and its blocks so far
         self._memo: dict[PrefixEntry, Content] = {}
         self._keys: dict[tuple[bytes, bool, tuple[int, ...], BlockMedia], bytes] = {}
         self.content_by_block: dict[int, Content] = {}
@@ -88,7 +88,8 @@ class PrefixModel:
         for block in blocks:
             if block in self.content_by_block:
                 del self.content_by_block[block]
-                self._forgive(block)
+                if block in self.hittable:
+                    self._forgive(block)
                 self.outdated.discard(block)
 
     def released(self, blocks: list[int], cached: Mapping[int, PrefixEntry]) -> None:
@@ -183,12 +184,14 @@ class PrefixModel:
 
     def _chain(self, key: Key, facts: ChoiceFacts, length: int) -> list[Content]:
         """The contents of the first ``length`` blocks of a choice, interned as far as they are new."""
-        chain = self._chains.setdefault(key, [])
+        request, size = facts.request, self._caps.block_size
+        known = self._chains.get(key)
+        if known is None:
+            known = self._chains[key] = self._namespace(request), []
+        space, chain = known
         if len(chain) >= length:
             return chain
-        request, size = facts.request, self._caps.block_size
         tokens = request.prompt if length * size <= len(request.prompt) else (*request.prompt, *facts.emitted)
-        space = self._namespace(request)
         for start in range(len(chain) * size, length * size, size):
             parent = chain[-1] if chain else None
             media = block_media(request.media, start, size) if request.media else ()
@@ -206,7 +209,8 @@ class PrefixModel:
     def _put(self, block: int, content: Content, is_owed: bool) -> None:
         if self.content_by_block.get(block) is content and block in self.hittable:
             return
-        self._forgive(block)
+        if block in self.hittable:
+            self._forgive(block)
         self.content_by_block[block] = content
         if is_owed and (content.parent is None or content.parent in self._bases):
             self.hittable[block] = content

@@ -16,6 +16,7 @@ from properties.verdict import Violation
 
 _ENDED_KEPT = 4096
 _MOST = 2**32 - 1  # choices and positions are words of a noise address
+_REAL = (int, float)
 _BY_TARGET = frozenset({FinishReason.DEADLINE, FinishReason.ERROR})
 
 
@@ -109,10 +110,10 @@ class RequestModel:
     def advance(self, key: Key, tokens: Iterable[int]) -> bool:
         """A result carried tokens for a choice; True if it ended with them. Tokens behind the end do not count."""
         facts = self.live[key]
-        sampling = facts.request.sampling
+        sampling, emitted = facts.request.sampling, facts.emitted
         for token in tokens:
-            facts.emitted.append(token)
-            count = len(facts.emitted)
+            emitted.append(token)
+            count = len(emitted)
             if token in sampling.stop_token_ids and count > sampling.min_tokens:
                 self.end(key, FinishReason.STOP)
                 return True
@@ -133,30 +134,28 @@ class RequestModel:
 
     def deliver(self, outputs: tuple[Output, ...], now: float) -> Violation | None:
         """What users were told, against what they must be told. The first thing that is wrong."""
-        found: Violation | None = None
+        live, ended, delivered, told_end = self.live, self.ended, self._delivered, self._told_end
         for output in outputs:
-            found = self._deliver(output, now)
-            if found is not None:
-                break
-        return found
-
-    def _deliver(self, output: Output, now: float) -> Violation | None:
-        key = (output.request_id, output.choice, output.incarnation)
-        facts = self.live.get(key) or self.ended.get(key)
-        if facts is None or key in self._told_end:
-            found = f"an output {'for a choice that nobody asked for' if facts is None else 'behind the end'}"
-            return Violation("SC-5", "one ending", _named(key), found, "one terminal event, and nothing after it")
-        index, tokens = self._delivered[key], output.token_ids
-        if output.index != index:
-            found = f"tokens from index {output.index}"
-            return Violation("SC-5", "one ending", _named(key), found, f"index {index}, the next one")
-        end = index + len(tokens)
-        carried = tuple(facts.emitted[index:end])
-        if tokens != carried:
-            found = f"tokens {list(tokens)} at index {index}"
-            return Violation("SC-1", "pairing", _named(key), found, f"{list(carried)}, those that its results carried")
-        self._delivered[key] = end
-        return self._judge_end(key, facts, output, now) if output.finish_reason is not None else None
+            key = (output.request_id, output.choice, output.incarnation)
+            facts = live.get(key) or ended.get(key)
+            if facts is None or key in told_end:
+                found = f"an output {'for a choice that nobody asked for' if facts is None else 'behind the end'}"
+                return Violation("SC-5", "one ending", _named(key), found, "one terminal event, and nothing after it")
+            index, tokens = delivered[key], output.token_ids
+            if output.index != index:
+                found = f"tokens from index {output.index}"
+                return Violation("SC-5", "one ending", _named(key), found, f"index {index}, the next one")
+            end = index + len(tokens)
+            carried = tuple(facts.emitted[index:end])
+            if tokens != carried:
+                found = f"tokens {list(tokens)} at index {index}"
+                return Violation("SC-1", "pairing", _named(key), found, f"{list(carried)}, those that its results carried")
+            delivered[key] = end
+            if output.finish_reason is not None:
+                wrong = self._judge_end(key, facts, output, now)
+                if wrong is not None:
+                    return wrong
+        return None
 
     def _judge_end(self, key: Key, facts: ChoiceFacts, output: Output, now: float) -> Violation | None:
         reason = output.finish_reason
@@ -223,26 +222,31 @@ def _is_out_of_range(request: Request) -> bool:
     """A parameter that is not of its type, or outside what engine_under_test/types.py says of it. True and False are no
     integers, whatever Python says."""
     sampling = request.sampling
-    deadline_s = request.deadline_s
+    max_tokens, min_tokens, top_k, priority = sampling.max_tokens, sampling.min_tokens, sampling.top_k, request.priority
+    if set(map(type, (max_tokens, min_tokens, top_k, sampling.n, sampling.seed, priority))) != {int}:
+        return True
+    deadline_s = 0.0 if request.deadline_s is None else request.deadline_s
+    for value in (sampling.temperature, sampling.top_p, sampling.min_p, request.arrival_s, deadline_s):
+        if not isinstance(value, _REAL) or type(value) is bool or not math.isfinite(value):
+            return True
     return not (
-        _is_int(sampling.max_tokens, 1, _MOST)
-        and _is_int(sampling.min_tokens, 0, sampling.max_tokens)
-        and _is_finite(sampling.temperature)
+        0 <= min_tokens <= max_tokens
+        and 1 <= max_tokens <= _MOST
         and sampling.temperature >= 0
-        and _is_int(sampling.top_k, 0, _MOST)
-        and all(_is_finite(share) and 0 <= share <= 1 for share in (sampling.top_p, sampling.min_p))
-        and sampling.top_p > 0
-        and _is_int(sampling.n, 1, _MOST)
-        and _is_int(sampling.seed, 0, 2**64 - 1)
-        and _is_int(request.priority, -(2**31), 2**31 - 1)
-        and _is_finite(request.arrival_s)
-        and (deadline_s is None or _is_finite(deadline_s))
+        and 0 <= top_k <= _MOST
+        and 0 < sampling.top_p <= 1
+        and 0 <= sampling.min_p <= 1
+        and 1 <= sampling.n <= _MOST
+        and 0 <= sampling.seed <= 2**64 - 1
+        and -(2**31) <= priority <= 2**31 - 1
         and _are_placed(request.media, len(request.prompt))
     )
 
 
 def _are_placed(media: tuple[Media, ...], length: int) -> bool:
     """Each item inside the prompt, none over another: a placeholder stands for one item."""
+    if not media:
+        return True
     if not all(_is_int(item.start, 0, length) and _is_int(item.length, 1, length) for item in media):
         return False
     end = 0
@@ -255,7 +259,3 @@ def _are_placed(media: tuple[Media, ...], length: int) -> bool:
 
 def _is_int(value: object, low: int, high: int) -> bool:
     return type(value) is int and low <= value <= high
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)

@@ -14,6 +14,8 @@ from models.request_model import RequestModel
 from properties.moment import ChoiceFacts
 from properties.verdict import Violation
 
+Landed = tuple[Key, int, bool, tuple[int, ...]]  # of a row: where it ended, whether it sampled, what it emitted
+
 
 class SchedulerModel:
     """Coverage, order and progress of choices."""
@@ -180,14 +182,17 @@ class SchedulerModel:
 
     # -- what happens to choices ------------------------------------------------------------------------------
 
-    def committed(self, key: Key, end: int, sampled: bool, emitted: int) -> None:
-        self._committed[key] = end
-        if sampled:
-            self._ahead[key] = self._ahead.get(key, 0) - 1
-        if emitted:
-            if self._in_a_row:
-                self._in_a_row.pop(key, None)
-            self._last_token[key] = self._any_token = self._iterations
+    def committed(self, rows: Iterable[Landed]) -> None:
+        committed, ahead, in_a_row, last_token = self._committed, self._ahead, self._in_a_row, self._last_token
+        now = self._iterations
+        for key, end, sampled, emitted in rows:
+            committed[key] = end
+            if sampled:
+                ahead[key] = ahead.get(key, 0) - 1
+            if emitted:
+                if key in in_a_row:
+                    del in_a_row[key]
+                last_token[key] = self._any_token = now
 
     def preempted(self, key: Key) -> None:
         self._in_a_row[key] = self._in_a_row.get(key, 0) + 1

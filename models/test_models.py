@@ -301,7 +301,7 @@ class TestScheduler:
         self.found(step_of(1, (A, 0, 4, False)))
         self.found(step_of(2, (A, 4, 1, True)))
         assert self.model.iterations_without_token()[A] == 2
-        self.model.committed(A, 5, True, 1)
+        self.model.committed([(A, 5, True, (1,))])
         assert self.model.iterations_without_token()[A] == 0
 
     def test_plans_asked_for_past_a_deadline_are_counted(self) -> None:
