@@ -9,30 +9,21 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import repeat
 from operator import attrgetter, is_
-from typing import Any, Final
+from typing import Final
 
 from engine_under_test.errors import AssayError
 from engine_under_test.types import Caps, Snapshot
-from properties.invariants.predicate import SEQUENCES, TABLES, Predicate
-from properties.invariants.reading import OF_QUEUE, OF_SEQUENCES, OF_TABLES, reading
+from properties.invariants.predicate import Predicate
+from properties.invariants.reading import BITS, EVERY_COLUMN, bits_of, view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
-_COLUMNS: Final = (
-    "free", "cached", "ref_counts", "reservations", "pinned", "quarantined", "plans", "unsettled", "waiting", "running",
-)  # fmt: skip
-_BITS: Final = {column: 1 << number for number, column in enumerate((*_COLUMNS, TABLES))}
-_COLUMN_BITS: Final = [_BITS[column] for column in _COLUMNS]
-_ALL: Final = sum(_BITS.values())
-_SEQUENCES: Final = sum(_BITS[column] for column in SEQUENCES)
 _ALWAYS_NEEDED: Final = ("planned", "result")  # two columns at least, so that `attrgetter` gives a tuple
 _NONE: Final = repeat(None)
-_columns_of = attrgetter(*_COLUMNS)
-_frame_of = attrgetter("generation", "cache_generation", "block_size", "num_blocks")
 
 
-# happening, nothing moved, columns that changed, which of the columns that predicates need are None
-_Situation = tuple[str, bool, int, tuple[bool, ...]]
+# happening, nothing moved, columns that changed, which of the columns that predicates need are None, evidence that there is
+_Situation = tuple[str, bool, int, tuple[bool, ...], int]
 
 
 class CheckerCrashed(AssayError):
@@ -40,15 +31,16 @@ class CheckerCrashed(AssayError):
 
 
 class _Check:
-    """A predicate with what it reads, as bits, and the numbers of the columns that it needs."""
+    """A predicate with what it reads and the evidence that it needs, as bits, and the numbers of the columns that it needs."""
 
-    __slots__ = ("is_about_change", "judge", "needs", "predicate", "reads")
+    __slots__ = ("evidence", "is_about_change", "judge", "needs", "predicate", "reads")
 
     def __init__(self, predicate: Predicate, needs: tuple[int, ...]) -> None:
         self.predicate = predicate
         self.judge = predicate.check
         self.needs = needs
-        self.reads = sum(_BITS[column] for column in predicate.reads)
+        self.evidence = bits_of(predicate.only_with)
+        self.reads = sum(BITS[column] for column in predicate.reads)
         # one for (nearly) every happening looks at the state, which is judged once for each snapshot
         self.is_about_change = predicate.happenings is None or len(predicate.happenings) > len(Happening) // 2
 
@@ -97,9 +89,9 @@ class Judge:
         """
         before, after, happening, is_audit = moment.before, moment.after, moment.happening, moment.is_audit
         is_known = before is self._held_of and not is_audit
-        changed = _changed(before, after) if is_known else _ALL
+        changed = view(moment).changed if is_known else EVERY_COLUMN
         missing = tuple(map(is_, self._needed(moment), _NONE))
-        situation = (happening._value_, before is after and not is_audit, changed, missing)
+        situation = (happening._value_, before is after and not is_audit, changed, missing, _evidence_of(moment))
         choice = self._chosen.get(situation)
         if choice is None:
             choice = self._chosen[situation] = _Choice(self._choose(happening, situation))
@@ -125,32 +117,21 @@ class Judge:
 
     def _choose(self, happening: Happening, situation: _Situation) -> tuple[_Check, ...]:
         """Those to ask, in their order: they apply, have what they look at, and may find what they did not find before."""
-        _, is_still, changed, missing = situation
+        _, is_still, changed, missing, evidence = situation
         return tuple(
             check
             for check in self.checks
             if check.applies_to(happening)
             and not any(missing[number] for number in check.needs)
+            and not check.evidence & ~evidence
             and not (is_still and check.is_about_change)
             and (not check.reads or check.reads & changed)
         )
 
 
-def _changed(before: Snapshot, after: Snapshot) -> int:
-    """The columns in which two snapshots differ, as bits; all of them across a generation."""
-    if before is after:
-        return 0
-    if _frame_of(before) != _frame_of(after):
-        return _ALL
-    pairs: zip[tuple[int, Any, Any]] = zip(_COLUMN_BITS, _columns_of(before), _columns_of(after), strict=True)
-    changed = sum([bit for bit, one, other in pairs if one is not other and one != other])
-    earlier, now = reading(before), reading(after)
-    if not changed & _SEQUENCES:
-        now.take_over(earlier, OF_SEQUENCES)
-    elif earlier.tables == now.tables:
-        now.take_over(earlier, OF_TABLES)
-    else:
-        changed |= _BITS[TABLES]
-    if not changed & _BITS["free"]:
-        now.take_over(earlier, OF_QUEUE)
-    return changed
+def _evidence_of(moment: Moment) -> int:
+    try:
+        return view(moment).evidence
+    except Exception as error:
+        what = f"raised {type(error).__name__}: {error}"
+        raise CheckerCrashed(f"what a moment holds must be seen before it is judged, but looking {what}") from error

@@ -50,13 +50,13 @@ class Distant:
 
 
 class Spy:
-    """A predicate of the same declaration that finds nothing until it is told to judge in earnest."""
+    """A predicate of the same columns that finds nothing until it is told to judge in earnest."""
 
     def __init__(self, predicate: Predicate) -> None:
         self.seen: list[Moment] = []
         self.is_earnest = False
         self._check = predicate.check
-        self.judge = Judge([replace(predicate, check=self)], GOOD["planned"].caps)
+        self.judge = Judge([replace(predicate, check=self, only_with=())], GOOD["planned"].caps)
         self.__doc__ = predicate.check.__doc__
 
     def __call__(self, moment: Moment) -> Violation | None:

@@ -122,8 +122,36 @@ def _queues_cached(caps: Caps) -> bool:
 _MAY_FREE: Final = frozenset(Happening) - {Happening.ROLLED_BACK, Happening.RESET, Happening.RESTARTED}
 
 PREDICATES: Final[tuple[Predicate, ...]] = (
-    predicate("KV-9", evicted_blocks_are_idle, Happening.PLANNED, needs=("planned",), is_observable=_caches),
-    predicate("KV-9", least_recently_used_goes_first, Happening.PLANNED, needs=("planned",), is_observable=_caches),
-    predicate("KV-9", released_blocks_queue_behind, *_MAY_FREE, reads=("free",), is_observable=_queues_cached),
-    predicate("KV-9", tails_go_before_heads, *_MAY_FREE, reads=("free",), is_observable=_queues_cached),
+    predicate(
+        "KV-9",
+        evicted_blocks_are_idle,
+        Happening.PLANNED,
+        needs=("planned",),
+        is_observable=_caches,
+        only_with=("evicted blocks",),
+    ),
+    predicate(
+        "KV-9",
+        least_recently_used_goes_first,
+        Happening.PLANNED,
+        needs=("planned",),
+        is_observable=_caches,
+        only_with=("evicted blocks",),
+    ),
+    predicate(
+        "KV-9",
+        released_blocks_queue_behind,
+        *_MAY_FREE,
+        reads=("free",),
+        is_observable=_queues_cached,
+        only_with=("freed cached blocks",),
+    ),
+    predicate(
+        "KV-9",
+        tails_go_before_heads,
+        *_MAY_FREE,
+        reads=("free",),
+        is_observable=_queues_cached,
+        only_with=("freed cached blocks",),
+    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Final
 
-from engine_under_test.types import Caps, EventKind, Request
+from engine_under_test.types import Caps, EventKind, PrefixEntry, Request
 from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
 from properties.invariants.reading import view
 from properties.moment import Content, Happening, Moment
@@ -199,13 +199,11 @@ def parents_of_entries_stay(moment: Moment) -> Violation | None:
     """
     if not (moment.is_audit or view(moment).is_index_changed):
         return None
-    cached = moment.after.cached
-    entries = set(cached.values())
-    orphans = set(map(_parent_of, entries)).difference(entries, (None,))
+    cached, orphans = moment.after.cached, _orphaned_from(moment)
     if not orphans:
         return None
     translate = moment.facts.translate
-    contents = {translate(entry) for entry in entries}
+    contents = {translate(entry) for entry in cached.values()}
     for block, entry in cached.items():
         parent = entry.parent
         if parent is not None and parent in orphans and translate(parent) not in contents:
@@ -213,6 +211,18 @@ def parents_of_entries_stay(moment: Moment) -> Violation | None:
                 "KV-15", f"entry of block {block}", f"its parent {_shown(parent.tokens)} is gone", "every ancestor indexed"
             )
     return None
+
+
+def _orphaned_from(moment: Moment) -> set[PrefixEntry | None]:
+    """Parents of entries that are no entries: where something is new or gone. At an audit, anywhere."""
+    seen = view(moment)
+    entries = seen.after.entries
+    if moment.is_audit:
+        return set(map(_parent_of, entries)).difference(entries, (None,))
+    lacking = set(map(_parent_of, seen.touched_entries.values())).difference(entries, (None,))
+    if gone := seen.before.entries - entries:
+        lacking |= gone.intersection(map(_parent_of, entries))
+    return lacking
 
 
 _parent_of: Final = attrgetter("parent")
@@ -245,30 +255,48 @@ def _caches(caps: Caps) -> bool:
 
 
 PREDICATES: Final[tuple[Predicate, ...]] = (
-    predicate("KV-6", index_names_committed_blocks_only, reads=("cached",), is_observable=_caches),
+    predicate(
+        "KV-6", index_names_committed_blocks_only, reads=("cached",), is_observable=_caches, only_with=("touched entries",)
+    ),
     predicate(
         "KV-6",
         nothing_from_before_a_reset_is_found,
         is_observable=lambda caps: caps.has_prefix_cache and caps.has_reset,
+        only_with=("outdated blocks",),
     ),
-    predicate("KV-7", entries_stand_under_their_true_key, reads=("cached",), is_observable=_caches),
-    predicate("KV-7", entries_name_what_their_block_holds, reads=("cached",), is_observable=_caches),
+    predicate(
+        "KV-7", entries_stand_under_their_true_key, reads=("cached",), is_observable=_caches, only_with=("touched entries",)
+    ),
+    predicate(
+        "KV-7", entries_name_what_their_block_holds, reads=("cached",), is_observable=_caches, only_with=("touched entries",)
+    ),
     predicate(
         "KV-7",
         blocks_are_published_once,
         Happening.LANDED,
         is_observable=lambda caps: caps.has_prefix_cache and caps.has_events,
+        only_with=("told publications",),
     ),
-    predicate("KV-7", hits_hold_the_query, Happening.PLANNED, needs=("planned",), is_observable=_caches),
-    predicate("KV-8", hits_stay_in_their_namespace, Happening.PLANNED, needs=("planned",), is_observable=_caches),
-    predicate("KV-13", hits_leave_something_to_compute, Happening.PLANNED, needs=("planned",), is_observable=_caches),
-    predicate("KV-15", committed_content_stays_hittable, is_observable=_caches),
+    predicate("KV-7", hits_hold_the_query, Happening.PLANNED, needs=("planned",), is_observable=_caches, only_with=("hits",)),
+    predicate(
+        "KV-8", hits_stay_in_their_namespace, Happening.PLANNED, needs=("planned",), is_observable=_caches, only_with=("hits",)
+    ),
+    predicate(
+        "KV-13",
+        hits_leave_something_to_compute,
+        Happening.PLANNED,
+        needs=("planned",),
+        is_observable=_caches,
+        only_with=("hits",),
+    ),
+    predicate("KV-15", committed_content_stays_hittable, is_observable=_caches, only_with=("commits or changed index",)),
     predicate(
         "KV-15",
         beginnings_take_what_can_be_found,
         Happening.PLANNED,
         needs=("planned",),
         is_observable=lambda caps: caps.has_prefix_cache and caps.has_lookup and not caps.evicts_on_demand,
+        only_with=("owed hits",),
     ),
-    predicate("KV-15", parents_of_entries_stay, reads=("cached",), is_observable=_caches),
+    predicate("KV-15", parents_of_entries_stay, reads=("cached",), is_observable=_caches, only_with=("changed index",)),
 )

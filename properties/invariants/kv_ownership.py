@@ -202,12 +202,19 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
     ),
     predicate("KV-4", blocks_are_freed_once, reads=("free",)),
     predicate("KV-4", freed_blocks_have_no_holder, reads=(*HOLDERS, "free", "ref_counts")),
-    predicate("KV-4", freed_blocks_are_behind_their_fence, reads=("free",), is_observable=lambda caps: caps.has_fences),
+    predicate(
+        "KV-4",
+        freed_blocks_are_behind_their_fence,
+        reads=("free",),
+        is_observable=lambda caps: caps.has_fences,
+        only_with=("freed blocks",),
+    ),
     predicate(
         "KV-4",
         each_acquisition_is_freed_once,
         *(set(Happening) - {Happening.ROLLED_BACK, Happening.RESET, Happening.RESTARTED}),
         is_observable=lambda caps: caps.has_events,
+        only_with=("told frees",),
     ),
     predicate("KV-1", blocks_are_conserved, reads=(*HOLDERS, "free", "cached", "quarantined")),
     predicate(

@@ -19,8 +19,8 @@ def lengths_are_ordered(moment: Moment) -> Violation | None:
     The last visible token is never committed: it is the input of the next step, also of a choice that is computed anew.
     Source: engine_under_test/types.py, SequenceSnapshot; lmdeploy pull 4685 (a length counted twice).
     """
-    size = moment.after.block_size
-    for s in reading(moment.after).sequences:
+    size, seen = moment.after.block_size, view(moment)
+    for s in seen.after.sequences if moment.is_audit else seen.fresh:
         _, _, _, _, _, _, visible, committed, scheduled, allocated, table, reserved, plans = s
         if (
             0 <= committed <= scheduled <= allocated <= (len(table) + len(reserved)) * size
@@ -192,7 +192,7 @@ def _transacts(caps: Caps) -> bool:
 PREDICATES: Final[tuple[Predicate, ...]] = (
     predicate("KV-12", reserve_takes_all, Happening.PLANNED, needs=("planned",)),
     predicate("KV-12", rollback_restores_everything, Happening.ROLLED_BACK, is_observable=_transacts),
-    predicate("KV-12", nothing_planned_leaves_no_trace, Happening.PLANNED, is_observable=_transacts),
+    predicate("KV-12", nothing_planned_leaves_no_trace, Happening.PLANNED, is_observable=_transacts, only_with=("no plan",)),
     predicate("KV-12", abandon_returns_blocks_empty, Happening.ABANDONED, is_observable=_transacts),
     predicate("KV-12", commit_applies_the_whole_plan, Happening.LANDED, needs=("landed",)),
     predicate("KV-5", lengths_are_ordered, reads=SEQUENCES),

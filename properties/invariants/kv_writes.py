@@ -193,13 +193,14 @@ def new_blocks_hold_poison(moment: Moment) -> Violation | None:
 
 
 PREDICATES: Final[tuple[Predicate, ...]] = (
-    predicate("KV-10", taken_blocks_have_no_holder, Happening.PLANNED, needs=("planned",)),
+    predicate("KV-10", taken_blocks_have_no_holder, Happening.PLANNED, needs=("planned",), only_with=("taken blocks",)),
     predicate(
         "KV-10",
         taken_blocks_are_behind_every_use,
         Happening.PLANNED,
         needs=("planned",),
         is_observable=lambda caps: caps.has_fences,
+        only_with=("taken blocks",),
     ),
     predicate(
         "KV-10",

@@ -29,7 +29,7 @@ class Panel:
     def judge(self, moment: Moment, evaluations: Counter[str]) -> Violation | None:
         """The first violation, in the order of the predicates, or None. ``evaluations`` counts by identifier."""
         for predicate in self._by_happening[moment.happening]:
-            if predicate.needs and not predicate.has_evidence(moment):
+            if not predicate.has_evidence(moment):
                 continue
             evaluations[predicate.identifier] += 1
             found = predicate.check(moment)

@@ -12,16 +12,17 @@ from typing import Final
 
 from engine_under_test.types import Caps
 from properties.invariants.catalogue import CATALOGUE
+from properties.invariants.reading import SEQUENCES, TABLES, bits_of, view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
+
+__all__ = ["HOLDERS", "SEQUENCES", "TABLES", "Predicate", "blocks_named", "predicate", "row_named", "violation"]
 
 
 def _always(_caps: Caps) -> bool:
     return True
 
 
-SEQUENCES: Final = ("running", "waiting")
-TABLES: Final = "tables"  # of `running` and `waiting` nothing but the tables
 HOLDERS: Final = (TABLES, "reservations", "pinned")
 
 
@@ -30,7 +31,8 @@ class Predicate:
     """A function that judges one moment, with the invariant that it judges.
 
     ``happenings``: which moments it applies to; None: all. ``needs``: columns of the moment ("planned",
-    "after.ref_counts") without which it has nothing to look at. ``reads``: the columns of the snapshots (or `TABLES`) on which
+    "after.ref_counts") without which it has nothing to look at. ``only_with``: names of `reading.EVIDENCE` without which it has
+    nothing to look at either, whatever else is wrong. ``reads``: the columns of the snapshots (or `TABLES`) on which
     its answer depends, and nothing else does: where `after` equals `before` in all of them, what held of `before` holds of
     `after` and need not be judged again, but for an audit. Empty: it is judged at every moment. ``is_observable``: whether a
     target with these caps shows what it looks at; if not, the invariant is *not observable* there, which is never passed.
@@ -45,6 +47,7 @@ class Predicate:
     happenings: frozenset[Happening] | None = None
     needs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    only_with: tuple[str, ...] = ()
     _looks: tuple[Callable[[Moment], object], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -60,7 +63,8 @@ class Predicate:
         return (self.happenings is None or moment.happening in self.happenings) and self.has_evidence(moment)
 
     def has_evidence(self, moment: Moment) -> bool:
-        return all(look(moment) is not None for look in self._looks)
+        wanted = bits_of(self.only_with)
+        return all(look(moment) is not None for look in self._looks) and not wanted & ~view(moment).evidence
 
 
 def predicate(
@@ -69,6 +73,7 @@ def predicate(
     *happenings: Happening,
     needs: tuple[str, ...] = (),
     reads: tuple[str, ...] = (),
+    only_with: tuple[str, ...] = (),
     is_observable: Callable[[Caps], bool] = _always,
 ) -> Predicate:
     """Ties a function to its entry of the catalogue. No happenings: it applies to every moment.
@@ -77,7 +82,7 @@ def predicate(
     """
     entry = CATALOGUE[identifier]
     source = " ".join((check.__doc__ or "").partition("Source:")[2].split())
-    return Predicate(*entry, source, check, is_observable, frozenset(happenings) or None, needs, reads)
+    return Predicate(*entry, source, check, is_observable, frozenset(happenings) or None, needs, reads, only_with)
 
 
 def violation(identifier: str, subject: str, found: object, expected: object, *facts: str) -> Violation:

@@ -12,24 +12,76 @@ from itertools import chain, compress
 from operator import add, attrgetter, is_not, itemgetter
 from typing import Any, Final, Generic, TypeVar
 
-from engine_under_test.types import Output, Plan, PrefixEntry, RowId, SequenceSnapshot, Snapshot
-from properties.moment import ChoiceFacts, Content, Moment
+from engine_under_test.types import EventKind, Output, Plan, PrefixEntry, RowId, SequenceSnapshot, Snapshot
+from properties.moment import ChoiceFacts, Content, Happening, Moment
 
 ChoiceKey = tuple[str, int, int]  # request_id, choice, incarnation
 RowKey = tuple[str, int, int, int]  # the same, and the epoch: equal to the RowId with these columns
 
 T = TypeVar("T")
 
-OF_QUEUE: Final = ("free",)
-OF_TABLES: Final = ("owned",)
-OF_SEQUENCES: Final = ("sequences", "choices", "by_choice", "by_row", "tables", *OF_TABLES)
+COLUMNS: Final = (
+    "free", "cached", "ref_counts", "reservations", "pinned", "quarantined", "plans", "unsettled", "waiting", "running",
+)  # fmt: skip
+SEQUENCES: Final = ("running", "waiting")
+TABLES: Final = "tables"  # of `running` and `waiting` nothing but the tables
+BITS: Final = {column: 1 << number for number, column in enumerate((*COLUMNS, TABLES))}
+"""The columns of a snapshot as bits, as `View.changed` says them."""
+EVERY_COLUMN: Final = sum(BITS.values())
+_FREE, _CACHED, _RUNNING, _TABLES = BITS["free"], BITS["cached"], BITS["running"], BITS[TABLES]
+_SEQUENCES: Final = sum(BITS[column] for column in SEQUENCES)
+_COLUMN_BITS: Final = [BITS[column] for column in COLUMNS]
+_columns_of = attrgetter(*COLUMNS)
+_frame_of = attrgetter("generation", "cache_generation", "block_size", "num_blocks")
+
+_OF_QUEUE: Final = ("free",)  # what a Reading derives from the free queue alone, from choices, from tables
+_OF_SEQUENCES: Final = ("sequences", "objects", "choices", "by_choice", "by_row", "tables", "table_counts")
+_OF_TABLES: Final = ("table_counts",)
 
 _choice_of = itemgetter(slice(3))  # of a RowId, a SequenceSnapshot: their columns begin with what identifies the choice
 _row_of = itemgetter(slice(4))
 _table_of: Callable[[SequenceSnapshot], tuple[int, ...]] = itemgetter(SequenceSnapshot._fields.index("table"))
 _kind_of = itemgetter(0)  # of an Event
 _request_id_of = attrgetter("request_id")
+_reason_of = attrgetter("finish_reason")  # of an Output
 _nothing: Final[frozenset[int]] = frozenset()
+
+
+EVIDENCE: Final = (
+    "changed index",  # the index is another one, or an audit looks at all of it
+    "commits or changed index",
+    "evicted blocks",
+    "freed blocks",
+    "freed cached blocks",
+    "hits",
+    "late rows",
+    "no plan",
+    "older epochs",  # a plan is in flight, and a planned row was preempted before
+    "outdated blocks",
+    "owed hits",
+    "preempted rows",
+    "retried rows",
+    "taken blocks",
+    "told ends",
+    "told frees",
+    "told publications",
+    "touched entries",
+    "victims",
+)
+"""What a moment may hold for a predicate to look at; most moments hold little of it."""
+
+(
+    _CHANGED_INDEX, _COMMITS_OR_CHANGED_INDEX, _EVICTED, _FREED, _FREED_CACHED, _HITS, _LATE_ROWS, _NO_PLAN, _OLDER_EPOCHS,
+    _OUTDATED, _OWED_HITS, _PREEMPTED, _RETRIED, _TAKEN, _TOLD_ENDS, _TOLD_FREES, _TOLD_PUBLICATIONS, _TOUCHED, _VICTIMS,
+) = (1 << number for number in range(len(EVIDENCE)))  # fmt: skip
+
+_FREED_EVENT: Final = id(EventKind.FREED)
+_PUBLISHED_EVENT: Final = id(EventKind.PUBLISHED)
+
+
+def bits_of(evidence: Iterable[str]) -> int:
+    """The names of `EVIDENCE` as bits, as `View.evidence` says them."""
+    return sum(1 << EVIDENCE.index(name) for name in evidence)
 
 
 class _Derived(Generic[T]):
@@ -60,6 +112,11 @@ class Reading:
         return self.snapshot.running + self.snapshot.waiting
 
     @_Derived
+    def objects(self) -> frozenset[int]:
+        """The identities of `sequences` as objects: a choice that did not change is often shown by the same one."""
+        return frozenset(map(id, self.sequences))
+
+    @_Derived
     def choices(self) -> list[ChoiceKey]:
         """Which choice each of `sequences` is."""
         return list(map(_choice_of, self.sequences))
@@ -79,19 +136,14 @@ class Reading:
         return [table for table in map(_table_of, self.sequences) if table]
 
     @_Derived
-    def owned(self) -> frozenset[int]:
-        """Blocks that a table names."""
-        return _nothing.union(*self.tables)
-
-    @_Derived
     def table_counts(self) -> Counter[int]:
         """How many tables name each owned block."""
         return Counter(chain.from_iterable(self.tables))
 
     @_Derived
     def held(self) -> frozenset[int]:
-        """Owned, held by a plan in flight, or pinned."""
-        return self.owned.union(*self.snapshot.reservations.values(), self.snapshot.pinned)
+        """Named by a table, held by a plan in flight, or pinned."""
+        return _nothing.union(*self.tables, *self.snapshot.reservations.values(), self.snapshot.pinned)
 
     @_Derived
     def holder_counts(self) -> tuple[int, ...] | None:
@@ -118,6 +170,11 @@ class Reading:
         """True if some block is both free and held."""
         return len(self.placed) != len(self.free) + len(self.held)
 
+    @_Derived
+    def entries(self) -> frozenset[PrefixEntry]:
+        """What the index can name."""
+        return frozenset(self.snapshot.cached.values())
+
     def take_over(self, earlier: Reading, names: Iterable[str]) -> None:
         """What an earlier snapshot, equal in the columns that these come from, has had derived."""
         known, own = earlier.__dict__, self.__dict__
@@ -133,6 +190,7 @@ class PlanReading:
         self.plan = plan
         self.names = list(map(_request_id_of, plan.requests))
         self.rows: list[RowKey] = list(zip(self.names, plan.choices, plan.incarnations, plan.epochs, strict=True))
+        self.choices: list[ChoiceKey] = list(zip(self.names, plan.choices, plan.incarnations, strict=True))
         self.ends = list(map(add, plan.starts, plan.num_tokens))  # behind the last position that each row computes
         self.has_hits = any(plan.hit_blocks)
 
@@ -145,13 +203,87 @@ class View:
         self.before = reading(moment.before)
         self.after = reading(moment.after)
 
+    @_Derived
+    def changed(self) -> int:
+        """The columns in which the two snapshots differ, as bits; all of them across a generation. What is derived from the
+        others is taken over."""
+        before, after = self.moment.before, self.moment.after
+        if before is after:
+            return 0
+        if _frame_of(before) != _frame_of(after):
+            return EVERY_COLUMN
+        pairs: zip[tuple[int, Any, Any]] = zip(_COLUMN_BITS, _columns_of(before), _columns_of(after), strict=True)
+        changed = sum([bit for bit, one, other in pairs if one is not other and one != other])
+        earlier, now = self.before, self.after
+        if not changed & _SEQUENCES:
+            now.take_over(earlier, _OF_SEQUENCES)
+        elif earlier.tables == now.tables:
+            now.take_over(earlier, _OF_TABLES)
+        else:
+            changed |= _TABLES
+        if not changed & _FREE:
+            now.take_over(earlier, _OF_QUEUE)
+        return changed
+
+    @_Derived
+    def evidence(self) -> int:
+        """What there is, as bits: see `bits_of`."""
+        moment, facts = self.moment, self.moment.facts
+        found = self._evidence_of_plan() if moment.planned is not None else _NO_PLAN
+        if moment.before is not moment.after or moment.is_audit:
+            found |= self._evidence_of_change()
+        if moment.happening is Happening.LANDED:
+            found |= _COMMITS_OR_CHANGED_INDEX
+        if moment.outputs and any(map(_reason_of, moment.outputs)):
+            found |= _TOLD_ENDS
+        if moment.events:
+            kinds = self.event_kinds
+            if _FREED_EVENT in kinds:
+                found |= _TOLD_FREES
+            if _PUBLISHED_EVENT in kinds:
+                found |= _TOLD_PUBLICATIONS
+        if moment.result is not None and self.late_rows:
+            found |= _LATE_ROWS
+        if facts.outdated:
+            found |= _OUTDATED
+        return found
+
+    def _evidence_of_plan(self) -> int:
+        moment, facts, planned = self.moment, self.moment.facts, self.planned
+        found = 0
+        if planned.has_hits:
+            found = _HITS
+        if self.taken:
+            found |= _TAKEN
+        if self.evicted:
+            found |= _EVICTED
+        if moment.in_flight and any(planned.plan.epochs):
+            found |= _OLDER_EPOCHS
+        if moment.planned is not None and moment.planned.preempted:
+            found |= _PREEMPTED
+        if any(facts.owed_hits.values()):
+            found |= _OWED_HITS
+        if facts.retried:
+            found |= _RETRIED
+        return found
+
+    def _evidence_of_change(self) -> int:
+        found, changed = 0, self.changed
+        if changed & _FREE and self.freed:
+            found = _FREED_CACHED | _FREED if self.freed_cached else _FREED
+        if changed & _CACHED or self.moment.is_audit:
+            found |= _CHANGED_INDEX | _COMMITS_OR_CHANGED_INDEX
+            if self.touched_entries:
+                found |= _TOUCHED
+        if changed & _RUNNING and self.victims:
+            found |= _VICTIMS
+        return found
+
     # -- blocks ------------------------------------------------------------------------------------------------
 
     @_Derived
     def freed(self) -> frozenset[int]:
         """Free now and not before."""
-        if self.moment.before.free == self.moment.after.free:
-            return _nothing
         return self.after.free - self.before.free
 
     @_Derived
@@ -171,8 +303,7 @@ class View:
 
     @_Derived
     def is_index_changed(self) -> bool:
-        before, after = self.moment.before.cached, self.moment.after.cached
-        return before is not after and before != after
+        return bool(self.changed & _CACHED)
 
     @_Derived
     def touched_entries(self) -> Mapping[int, PrefixEntry]:
@@ -193,9 +324,10 @@ class View:
     # -- choices -----------------------------------------------------------------------------------------------
 
     @_Derived
-    def has_all_rows(self) -> bool:
-        """Who was live before is live after, under the same epoch."""
-        return self.before.by_row.keys() <= self.after.by_row.keys()
+    def fresh(self) -> list[SequenceSnapshot]:
+        """Those of `after` that are not shown by the very object that stood in `before`: only they can have changed."""
+        known = self.before.objects
+        return [s for s in self.after.sequences if id(s) not in known]
 
     @_Derived
     def has_same_rows(self) -> bool:
@@ -205,7 +337,8 @@ class View:
     @_Derived
     def victims(self) -> list[SequenceSnapshot]:
         """Those that ran before and are live under another epoch, as they were."""
-        if self.has_all_rows:
+        earlier = self.before.by_row
+        if not [s for s in self.fresh if s[:4] not in earlier]:  # nobody has a new epoch
             return []
         now = self.after.by_choice
         return [s for s in self.moment.before.running if (t := now.get(s[:3])) is not None and t.epoch != s.epoch]
@@ -230,6 +363,11 @@ class View:
     @_Derived
     def planned_after(self) -> list[SequenceSnapshot | None]:
         return list(map(self.after.by_row.get, self.planned.rows))
+
+    @_Derived
+    def planned_facts(self) -> list[ChoiceFacts | None]:
+        """What the harness knows of the choice of each planned row, if it is live."""
+        return list(map(self.moment.facts.live().get, self.planned.choices))
 
     @_Derived
     def taken(self) -> list[int]:

@@ -35,14 +35,13 @@ def results_move_their_own_rows_only(moment: Moment) -> Violation | None:
     if moved is None:
         return None
     seen = view(moment)
-    before = seen.before.by_row
-    for row, now in seen.after.by_row.items():
-        was, expected = before.get(row), moved.get(row)
-        if was is None or (was is now and expected is None):
+    before, after = seen.before.by_row, seen.after.by_row
+    for row in dict.fromkeys([*moved, *[s[:4] for s in seen.fresh]]):
+        was, now = before.get(row), after.get(row)
+        if was is None or now is None:
             continue
-        found = (now.committed_len, now.visible_len - was.visible_len)
-        if found != (expected or (was.committed_len, 0)):
-            expected = expected or (was.committed_len, 0)
+        found, expected = (now.committed_len, now.visible_len - was.visible_len), moved.get(row) or (was.committed_len, 0)
+        if found != expected:
             return violation("SC-1", row_named(was.row_id), _shown(found), f"{_shown(expected)}, as plan and result say")
     return None
 
@@ -154,8 +153,8 @@ def _shown(progress: Progress) -> str:
 
 PREDICATES: Final[tuple[Predicate, ...]] = (
     predicate("AS-4", stale_results_change_nothing, Happening.STALE),
-    predicate("AS-4", older_lives_are_refused, Happening.LANDED, needs=("result",)),
-    predicate("AS-3", late_rows_are_dropped, Happening.LANDED, needs=("result",)),
+    predicate("AS-4", older_lives_are_refused, Happening.LANDED, needs=("result",), only_with=("late rows",)),
+    predicate("AS-3", late_rows_are_dropped, Happening.LANDED, needs=("result",), only_with=("late rows",)),
     predicate("SC-1", results_are_applied_in_plan_order, Happening.LANDED),
     predicate("SC-1", results_move_their_own_rows_only, Happening.LANDED, needs=("result",)),
     predicate("SC-1", outputs_are_the_tokens_of_their_rows, Happening.DELIVERED),

@@ -134,6 +134,7 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
         Happening.PLANNED,
         needs=("before.ref_counts",),
         is_observable=_preempts_in_order,
+        only_with=("victims",),
     ),
     predicate(
         "SC-9",
@@ -141,6 +142,7 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
         Happening.PLANNED,
         needs=("planned",),
         is_observable=_preempts,
+        only_with=("older epochs",),
     ),
     predicate(
         "SC-7",

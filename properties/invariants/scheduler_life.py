@@ -21,11 +21,11 @@ def transitions_are_legal(moment: Moment) -> Violation | None:
 
     Source: Kwon et al., SOSP 2023, section 4.5; tenstorrent vllm pull 326 (resumed requests taken for decodes).
     """
-    before = reading(moment.before)
-    for row, now in reading(moment.after).by_row.items():
-        was = before.by_row.get(row)
+    before = view(moment).before
+    for now in view(moment).fresh:
+        was = before.by_row.get(now[:4])
         if was is None:  # new here, or under a new epoch
-            was = before.by_choice.get(row[:3])
+            was = before.by_choice.get(now[:3])
         if was is None or (was.status is now.status and was.epoch == now.epoch):
             continue
         if now.epoch < was.epoch:
@@ -88,10 +88,8 @@ def aborted_requests_are_not_planned(moment: Moment) -> Violation | None:
 
     Source: sglang pull 18705 (an abort did not look into every queue).
     """
-    live = moment.facts.live()
-    for row in view(moment).planned.rows:
-        choice = live.get(row[:3])
-        if choice is None or choice.finish_reason is not None:
+    for row, facts in zip(view(moment).planned.rows, view(moment).planned_facts, strict=True):
+        if facts is None or facts.finish_reason is not None:
             choice = moment.facts.choice(RowId(*row))
             found = "planned" if choice is None else f"planned behind its end ({choice.finish_reason})"
             return violation("SC-6", row_named(row), found, "no plan names it")
@@ -267,5 +265,11 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
     predicate("SC-12", choices_end_where_they_should, Happening.DELIVERED),
     predicate("SC-14", counters_equal_a_recount, needs=("counters", "recount"), is_observable=lambda caps: caps.has_events),
     predicate("SC-15", deadlines_are_kept, Happening.PLANNED, is_observable=lambda caps: caps.has_deadlines),
-    predicate("SC-15", deadline_ends_are_due, Happening.DELIVERED, is_observable=lambda caps: caps.has_deadlines),
+    predicate(
+        "SC-15",
+        deadline_ends_are_due,
+        Happening.DELIVERED,
+        is_observable=lambda caps: caps.has_deadlines,
+        only_with=("told ends",),
+    ),
 )

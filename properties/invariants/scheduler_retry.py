@@ -75,7 +75,8 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
         Happening.ROLLED_BACK,
         needs=("planned",),
         is_observable=_recovers,
+        only_with=("retried rows",),
     ),
     predicate("SC-7", requests_lost_twice_end, Happening.ABANDONED, is_observable=_recovers),
-    predicate("SC-5", errors_say_why, Happening.DELIVERED),
+    predicate("SC-5", errors_say_why, Happening.DELIVERED, only_with=("told ends",)),
 )

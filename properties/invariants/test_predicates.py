@@ -375,7 +375,17 @@ def test_a_moment_that_is_wrong_in_one_column_is_found(case: Bad) -> None:
 
 @pytest.mark.parametrize("case", BAD, ids=lambda case: f"{case.predicate.replace('_', ' ')} - not that {case.claim}")
 def test_the_moment_it_was_changed_from_passes(case: Bad) -> None:
-    assert _found(_BY_NAME[case.predicate], GOOD[case.good]) is None
+    assert _BY_NAME[case.predicate].check(GOOD[case.good]) is None
+
+
+@pytest.mark.parametrize("predicate", [p for p in ALL if p.only_with], ids=lambda p: p.sentence)
+def test_where_its_evidence_is_missing_nothing_is_found(predicate: Predicate) -> None:
+    unasked = replace(predicate, only_with=())
+    moments = [*GOOD.values(), *map(_bad, BAD), changed(GOOD["planned"], ("facts", "owed_hits"), {})]
+    moments.append(changed(GOOD["delivered"], ("outputs",), lambda outputs: outputs[:1]))
+    silent = [moment for moment in moments if unasked.applies(moment) and not predicate.applies(moment)]
+    assert silent, "the evidence is there in every example: it says nothing"
+    assert [found for moment in silent if (found := predicate.check(moment)) is not None] == []
 
 
 @pytest.mark.parametrize("name", GOOD)
