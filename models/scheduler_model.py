@@ -58,14 +58,14 @@ class SchedulerModel:
         found: Violation | None = None
         begun: list[Key] = []
         position = 0
-        live, scheduled, ahead = self._requests.live, self._scheduled, self._ahead
+        live, scheduled, ahead, token_ids = self._requests.live, self._scheduled, self._ahead, plan.token_ids
         identities = plan.requests, plan.choices, plan.incarnations, plan.epochs
         work = plan.starts, plan.num_tokens, plan.num_pending, plan.samples, plan.hit_blocks
         for row, (request, choice, incarnation, epoch, start, count, pending, samples, hits) in enumerate(
             zip(*identities, *work, strict=True)
         ):
             key = (request.request_id, choice, incarnation)
-            tokens = plan.token_ids[position : position + count - pending]
+            tokens = token_ids[position : position + count - pending]
             position += count - pending
             facts = live.get(key)
             flying = ahead.get(key, 0)
@@ -86,7 +86,7 @@ class SchedulerModel:
                 facts.epoch = epoch
                 if key not in scheduled:
                     begun.append(key)
-                if start + count >= len(request.prompt) - 1:
+                if request.sampling.n > 1 and start + count >= len(request.prompt) - 1:
                     self._forkable.add((key[0], key[2]))
             scheduled[key] = start + count
             ahead[key] = flying + samples
@@ -162,12 +162,14 @@ class SchedulerModel:
                     self._waiting[other] += 1
 
     def _count_passed(self, begun: list[Key]) -> None:
-        stood = [key for key in self._requests.live if key not in self._scheduled or key in begun]
+        acceptance, scheduled, passed = self._acceptance, self._scheduled, self._passed
+        stood = [key for key in self._requests.live if key not in scheduled or key in begun]
         for key in begun:
-            place = self._acceptance[key]
+            place = acceptance[key]
             for other in stood:
-                if self._acceptance[other] < place:
-                    self._passed[other] = self._passed.get(other, 0) + 1
+                if acceptance[other] >= place:
+                    break  # they stand in the order of acceptance
+                passed[other] = passed.get(other, 0) + 1
 
     # -- the clock ---------------------------------------------------------------------------------------------
 
@@ -234,10 +236,9 @@ class SchedulerModel:
         ):
             known.pop(key, None)
         self._acceptance.pop(key, None)
-        for other in self._requests.live:
-            if other[0] == key[0] and other[2] == key[2]:
-                return
-        self._forkable.discard((key[0], key[2]))
+        life = key[0], key[2]
+        if life in self._forkable and not any((other[0], other[2]) == life for other in self._requests.live):
+            self._forkable.discard(life)
 
     def _forget_epoch(self, key: Key) -> None:
         self._scheduled.pop(key, None)
