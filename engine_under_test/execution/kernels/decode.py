@@ -8,7 +8,8 @@ into pieces of SPLIT positions, each read by a program of its own (flash-decodin
 second kernel adds the pieces up. The cuts lie at fixed positions, whatever else is in the batch, and the reduction goes over
 a fixed number of pieces at a time: the result of a row is bit for bit the same beside any other rows (SE-4).
 
-What was last run where: `docs/last-seen.json`, suites ``kernels-interpreter`` and ``cuda-kernels``.
+What was last run where stands in `docs/last-seen.json`: suites ``kernels-interpreter``, ``kernels-compiled``,
+``kernels-cuda`` and ``attention-bandwidth``.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def split_kernel(
     the piece's attention, `sums` the binary logarithm of its sum of exponentials; with IS_WHOLE there is one piece, and
     `partials` is the output. `scale` includes log2(e).
 
-    Last run: see `docs/last-seen.json`.
+    Last run: `docs/last-seen.json`, ``kernels-interpreter`` (CPU), ``kernels-compiled`` (machine code only), ``kernels-cuda``.
     """
     kv_head = tl.program_id(0)
     split = tl.program_id(1)
@@ -144,7 +145,7 @@ def reduce_kernel(
 ) -> None:  # fmt: skip
     """One program for each head and row: adds up the row's pieces, each weighted by its share of the exponentials.
 
-    Last run: see `docs/last-seen.json`.
+    Last run: `docs/last-seen.json`, ``kernels-interpreter`` (CPU), ``kernels-compiled`` (machine code only), ``kernels-cuda``.
     """
     head = tl.program_id(0)
     row = tl.program_id(1)

@@ -8,7 +8,8 @@ holds several query positions and all query heads of a KV group, so that each ke
 positions begin at position 0 of the row, whatever the chunk: a query's result does not depend on how its prompt was cut, on
 its place in a tile, or on other rows.
 
-What was last run where: `docs/last-seen.json`, suites ``kernels-interpreter`` and ``cuda-kernels``.
+What was last run where stands in `docs/last-seen.json`: suites ``kernels-interpreter``, ``kernels-compiled``,
+``kernels-cuda``.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def prefill_kernel(
 ) -> None:  # fmt: skip
     """One program for each KV head and tile of TILE_QUERIES queries of one row. `scale` includes log2(e).
 
-    Last run: see `docs/last-seen.json`.
+    Last run: `docs/last-seen.json`, ``kernels-interpreter`` (CPU), ``kernels-compiled`` (machine code only), ``kernels-cuda``.
     """
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)

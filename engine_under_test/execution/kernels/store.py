@@ -2,7 +2,8 @@
 
 Owns the scatter into the cache. Never: which slot a token gets, or a slot that is not listed.
 
-What was last run where: `docs/last-seen.json`, suites ``kernels-interpreter`` and ``cuda-kernels``.
+What was last run where stands in `docs/last-seen.json`: suites ``kernels-interpreter``, ``kernels-compiled``,
+``kernels-cuda``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def store_kernel(
 ) -> None:  # fmt: skip
     """One program a token: WIDTH = kv_heads * head numbers of each kind; LANES is WIDTH rounded up to a power of two.
 
-    Last run: see `docs/last-seen.json`.
+    Last run: `docs/last-seen.json`, ``kernels-interpreter`` (CPU), ``kernels-compiled`` (machine code only), ``kernels-cuda``.
     """
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
