@@ -37,6 +37,11 @@ ENTRIES = (
     Entry("sampler-neighbours-in-seed", 1e-8),
     Entry("sampler-neighbours-in-choice", 1e-8),
     Entry("sampler-neighbours-in-position", 1e-8),
+    Entry("processed-plain", 1e-8),
+    Entry("processed-min-p", 1e-8),
+    Entry("processed-top-k", 1e-8),
+    Entry("processed-top-p", 1e-8),
+    Entry("processed-together", 1e-8),
 )
 
 

@@ -130,7 +130,7 @@ def judge(question: Question, ledger: Ledger) -> Statistic:
     )
 
 
-def _violation(question: Question, statistic: Statistic) -> Violation:
+def violation_of(question: Question, statistic: Statistic) -> Violation:
     observed = question.counts / statistic.n
     distance = float(np.abs(observed - question.law).sum()) / 2
     return Violation(
@@ -155,7 +155,7 @@ def check_sampler(context: SuiteContext, sample: Sample = sampler.sample) -> Che
     answers = [judge(question, ledger) for question in asked]
     again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}  # the same samples, not another try
     failures = tuple(
-        Failure(_violation(question, answer), seed=f"{context.seed:#x}", world=again)
+        Failure(violation_of(question, answer), seed=f"{context.seed:#x}", world=again)
         for question, answer in zip(asked, answers, strict=True)
         if answer.verdict is Verdict.INVALID
     )

@@ -6,7 +6,7 @@ host once, one after the other, and noise is drawn only for tokens that may stil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ Floats = npt.NDArray[np.float64]
 Lanes = npt.NDArray[np.int64]
 
 _FEW = 0.25  # share of the vocabulary up to which noise lane by lane is quicker than all of it
+_SMALL_VOCABULARY = 4096  # up to which all noise of all rows at once is quicker still
 
 
 def sample(logits: torch.Tensor, draws: Draws, noise: Noise) -> list[int]:
@@ -28,11 +29,34 @@ def sample(logits: torch.Tensor, draws: Draws, noise: Noise) -> list[int]:
     logits = _without_early_stops(logits, draws)
     tokens: list[int] = logits.argmax(dim=1).tolist()
     warm = [row for row, params in enumerate(draws.params) if params.temperature > 0]
-    if warm:
-        on_host = logits[warm].to("cpu", torch.float64).numpy()
-        for row, values in zip(warm, on_host, strict=True):
-            tokens[row] = _draw(values, draws.params[row], draws.choices[row], draws.positions[row], noise)
+    if not warm:
+        return tokens
+    on_host: Floats = logits[warm].to("cpu", torch.float64).numpy()
+    whole = _noise_of_rows(draws, warm, logits.shape[1], noise) if logits.shape[1] <= _SMALL_VOCABULARY else None
+    for place, row in enumerate(warm):
+        params = draws.params[row]
+        with np.errstate(over="ignore", invalid="ignore"):  # as in `sampler.gumbel_max`
+            scaled = (on_host[place] - on_host[place].max()) / params.temperature
+        lanes, left = _survivors(scaled, params)
+        if whole is not None:
+            uniforms = whole[place].take(lanes)
+        elif len(lanes) <= _FEW * len(scaled):
+            uniforms = noise.uniform_at(params.seed, draws.choices[row], draws.positions[row], Purpose.SAMPLE, lanes)
+        else:
+            uniforms = _noise_of_rows(draws, [row], len(scaled), noise)[0].take(lanes)
+        # With nothing left (all masked, or not a number) it ends as numpy's sampler does.
+        tokens[row] = int(lanes[(left - np.log(-np.log(uniforms))).argmax()] if len(lanes) else scaled.argmax())
     return tokens
+
+
+def _noise_of_rows(draws: Draws, rows: Sequence[int], num_lanes: int, noise: Noise) -> Floats:
+    return noise.uniform(
+        np.array([draws.params[row].seed for row in rows], dtype=np.uint64),
+        np.array([draws.choices[row] for row in rows], dtype=np.uint32),
+        np.array([draws.positions[row] for row in rows], dtype=np.uint32),
+        Purpose.SAMPLE,
+        num_lanes,
+    )
 
 
 def _without_early_stops(logits: torch.Tensor, draws: Draws) -> torch.Tensor:
@@ -53,17 +77,6 @@ def _without_early_stops(logits: torch.Tensor, draws: Draws) -> torch.Tensor:
     return logits
 
 
-def _draw(logits: Floats, params: SamplingParams, choice: int, position: int, noise: Noise) -> int:
-    """One sample from a row of logits: see `sampler.gumbel_max`."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        scaled = (logits - logits.max()) / params.temperature
-    lanes, left = _survivors(scaled, params)
-    if not len(lanes):
-        return int(scaled.argmax())  # everything masked, or not a number: as numpy's sampler ends
-    uniforms = _uniforms(lanes, len(logits), params.seed, choice, position, noise)
-    return int(lanes[(left - np.log(-np.log(uniforms))).argmax()])
-
-
 def _survivors(scaled: Floats, params: SamplingParams) -> tuple[Lanes, Floats]:
     """The tokens that may be drawn, rising, with their values: each step sees only what the one before it left."""
     lanes = np.flatnonzero(scaled > -np.inf)
@@ -79,11 +92,3 @@ def _survivors(scaled: Floats, params: SamplingParams) -> tuple[Lanes, Floats]:
             kept = np.flatnonzero(left > -np.inf)
             lanes, left = lanes.take(kept), left.take(kept)
     return lanes, left
-
-
-def _uniforms(lanes: Lanes, num_lanes: int, seed: int, choice: int, position: int, noise: Noise) -> Floats:
-    if len(lanes) <= _FEW * num_lanes:
-        return noise.uniform_at(seed, choice, position, Purpose.SAMPLE, lanes)
-    address = np.array([seed], np.uint64), np.array([choice], np.uint32), np.array([position], np.uint32)
-    whole: Floats = noise.uniform(*address, Purpose.SAMPLE, num_lanes)[0]
-    return whole.take(lanes)
