@@ -32,7 +32,7 @@ _PAST_RESULTS = 64
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
+def rare_collections() -> Iterator[None]:
     """Meanwhile the interpreter looks for cyclic garbage seldom: a run makes hardly any, and the history keeps nearly all of
     what it would go through."""
     threshold = gc.get_threshold()
@@ -119,7 +119,7 @@ class World:
 
     def run(self, ops: Iterable[Op]) -> None:
         """Applies ops up to the first violation."""
-        with _rare_collections():
+        with rare_collections():
             for op in ops:
                 self.apply(op)
                 if self._watch.violation is not None:
