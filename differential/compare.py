@@ -216,7 +216,7 @@ def bitwise(run: Emitted, plain: Emitted) -> Divergence | None:
             what = "the bits of the logits are not those of the plain run"
             return _divergence("SE-4", what, run, index, against, float(errors.max()), 0.0, seen)
         if token != other:
-            seen = (_of("engine", ours, token, other),)
+            seen = (_of("engine", ours, token, other), _of("plain run", theirs, token, other))
             return _divergence("SE-2", f"token {token} where the plain run has {other}", run, index, other, 1.0, 0.0, seen)
     return None
 

@@ -97,6 +97,8 @@ class Judge:
     def judge(self, world: World, requests: Sequence[Request]) -> Judged:
         """Runs the requests under the world's setting and asks everything, up to the first divergence."""
         ran = run(world, requests, self.make_runner)
+        if world == plain_world(world):
+            self._plain[world, tuple(requests)] = ran
         asked: Counter[str] = Counter()
         found = self._first(world, requests, ran, asked)
         shares = tuple(share for each in ran.emitted if each.tokens for share in worst_shares(each, self.oracles.own))
@@ -181,7 +183,9 @@ def describe_setting(world: World) -> str:
         "batch-invariant" if setting.is_batch_invariant else "",
         f"attention {setting.attention}" if setting.attention else "",
         "cache warmed" if setting.is_warm else "",
-        f"preempted after {', '.join(map(str, setting.preempts_at))} tokens" if setting.preempts_at else "",
+        f"{setting.preempts or 'all'} preempted after {', '.join(map(str, setting.preempts_at))} tokens"
+        if setting.preempts_at
+        else "",
         f"{setting.choices} choices" if setting.choices > 1 else "",
         *(f"no {name.replace('_', ' ')}" for name in ("prefix_cache", "batching", "chunking") if not getattr(config, name)),
     ]

@@ -15,7 +15,7 @@ from typing import Protocol, cast
 import torch
 
 from differential.compare import Emitted
-from differential.setting import World, weights_of
+from differential.setting import Setting, World, weights_of
 from engine_under_test.engine import Engine
 from engine_under_test.errors import BadInput
 from engine_under_test.execution.runner import Launch, Runner
@@ -136,7 +136,7 @@ def run(world: World, requests: Sequence[Request], make_runner: MakeRunner = tra
         world.config,
         recorder,
         observer=recorder.observe,
-        scheduler=PreemptingScheduler(asked, world.setting.preempts_at) if world.setting.preempts_at else None,
+        scheduler=_scheduler(world.setting, asked),
     )
     outputs: list[Output] = []
     if world.setting.is_warm:
@@ -144,6 +144,13 @@ def run(world: World, requests: Sequence[Request], make_runner: MakeRunner = tra
         recorder.reached.clear()
     _serve(engine, world, asked, outputs)
     return Ran(tuple(_gather(asked, outputs, recorder)), tuple(recorder.plans), dict(recorder.reached))
+
+
+def _scheduler(setting: Setting, requests: Sequence[Request]) -> Scheduler | None:
+    if not setting.preempts_at:
+        return None
+    chosen = [each for each in requests if setting.preempts in ("", each.request_id)]
+    return PreemptingScheduler(chosen, setting.preempts_at)
 
 
 def _serve(engine: Engine, world: World, requests: Sequence[Request], outputs: list[Output]) -> None:

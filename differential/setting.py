@@ -30,8 +30,8 @@ class Setting:
 
     ``attention``: a back end by its name, "" for the device's own. ``is_alone``: a request is submitted when the one before
     has ended. ``gap``: steps between two submissions. ``is_warm``: every prompt is run once beforehand, under another name,
-    for the prefix cache. ``preempts_at``: a choice is preempted, once each, when it has emitted so many tokens. ``choices``:
-    each request is forked into so many.
+    for the prefix cache. ``preempts_at``: a choice is preempted, once each, when it has emitted so many tokens. ``preempts``:
+    the only request that is. ``choices``: each request is forked into so many.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Setting:
     gap: int = 0
     is_warm: bool = False
     preempts_at: tuple[int, ...] = ()
+    preempts: str = ""
     choices: int = 1
 
 

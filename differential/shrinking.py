@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from differential.judging import Judge, shrunk_judge
-from differential.setting import ModelSpec, Setting, World, world_of, world_to
+from differential.setting import Setting, World, world_of, world_to
 from engine_under_test.errors import BadInput
 from engine_under_test.types import Request
 from models.shrink import shrink_world
@@ -63,6 +63,8 @@ def failure_of(
         world_to(world), ops_of(requests), violation, judge_again(shrunk_judge(judge, violation)), now() + max_seconds, now
     )
     search.shrink(may_change_world=judge.model.shape is not None)
+    if search.spec != world_to(world):
+        search.rename(f"shrunk from {world.setting.name}")
     told = judge_again(replace(judge, asks_second_oracle=True))(search.spec, search.ops)
     if told is not None and told.invariant == violation.invariant:
         search.violation = told
@@ -84,15 +86,20 @@ class Search:
         """Until nothing gets smaller, or the time is over."""
         is_better = True
         while is_better and self.now() < self.ends_at:
-            before = self.ops
+            before = self.spec, self.ops
+            self.simplify_setting()
             shrunk = shrink_world(
-                self.spec, self.ops, self.violation, run=self.run, now=self.now, may_change_world=may_change_world,
+                self.spec,
+                self.ops,
+                self.violation,
+                run=self.run,
+                now=self.now,
+                may_change_world=may_change_world,
                 max_seconds=self.ends_at - self.now(),
-            )  # fmt: skip
+            )
             self.spec, self.ops, self.violation = shrunk.spec, shrunk.ops, shrunk.violation
-            is_better = self.drop_tokens()
-            is_better |= self.simplify_setting()
-            is_better &= self.ops != before
+            self.drop_tokens()
+            is_better = (self.spec, self.ops) != before
 
     def accept(self, spec: Mapping[str, Any], ops: tuple[Op, ...]) -> bool:
         if self.now() >= self.ends_at:
@@ -103,9 +110,8 @@ class Search:
         self.spec, self.ops, self.violation = spec, ops, found
         return True
 
-    def drop_tokens(self) -> bool:
+    def drop_tokens(self) -> None:
         """Takes runs of tokens out of each prompt, long ones first, from the end to the beginning."""
-        is_better = False
         for place in range(len(self.ops)):
             size = len(self._prompt(place)) // 2
             while size and self.now() < self.ends_at:
@@ -113,17 +119,21 @@ class Search:
                 while end > 0:
                     start = max(0, end - size)
                     prompt = self._prompt(place)[:start] + self._prompt(place)[end:]
-                    is_better |= bool(prompt) and self.accept(self.spec, self._with_prompt(place, prompt))
+                    if prompt:
+                        self.accept(self.spec, self._with_prompt(place, prompt))
                     end = start
                 size //= 2
-        return is_better
 
-    def simplify_setting(self) -> bool:
+    def simplify_setting(self) -> None:
         """Takes away what of the setting is not needed."""
-        is_better = False
-        for setting in _simpler(world_of(self.spec).setting):
-            is_better |= self.accept(world_to(replace(world_of(self.spec), setting=setting)), self.ops)
-        return is_better
+        for change in _simpler(world_of(self.spec).setting):
+            world = world_of(self.spec)
+            self.accept(world_to(replace(world, setting=replace(world.setting, **change))), self.ops)
+
+    def rename(self, name: str) -> None:
+        """The setting is no longer the one that bears the name."""
+        world = world_of(self.spec)
+        self.spec = world_to(replace(world, setting=replace(world.setting, name=name)))
 
     def _prompt(self, place: int) -> tuple[int, ...]:
         return requests_of(self.ops)[place].prompt
@@ -134,17 +144,10 @@ class Search:
         return ops_of(requests)
 
 
-def _simpler(setting: Setting) -> Iterator[Setting]:
-    """Settings with one thing less, each built on the setting as it was found."""
+def _simpler(setting: Setting) -> Iterator[dict[str, Any]]:
+    """Changes that leave one thing out."""
     for each in fields(Setting):
         if each.name != "name" and getattr(setting, each.name) != getattr(_PLAIN, each.name):
-            yield replace(setting, **{each.name: getattr(_PLAIN, each.name)})
-    for dropped in range(len(setting.preempts_at)):
-        if len(setting.preempts_at) > 1:
-            yield replace(setting, preempts_at=setting.preempts_at[:dropped] + setting.preempts_at[dropped + 1 :])
-
-
-def is_of_this_folder(spec: Mapping[str, Any], model: ModelSpec | None = None) -> bool:
-    """Whether a replay file tells of a language model."""
-    del model
-    return spec.get("target") == "transformer"
+            yield {each.name: getattr(_PLAIN, each.name)}
+    if len(setting.preempts_at) > 1:
+        yield from ({"preempts_at": (count,)} for count in setting.preempts_at)

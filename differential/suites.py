@@ -1,8 +1,57 @@
-"""The suites of this folder, for whoever runs them."""
+"""The suites of this folder, for whoever runs them. Torch is loaded when a suite that computes with it runs, not before."""
 
 from __future__ import annotations
 
-from differential.sampling_stats import SUITE_ID, check_sampler
-from properties.suite import Suite
+import importlib
+from collections.abc import Callable
+from functools import partial
 
-SUITES: tuple[Suite, ...] = (Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),)
+from differential.sampling_stats import SUITE_ID, check_sampler
+from properties.suite import CheckResult, Profile, Suite, SuiteContext
+from properties.verdict import Verdict
+
+_EXTRAS = {
+    "torch": "model",
+    "safetensors": "model",
+    "tokenizers": "model",
+    "gguf": "model",
+    "triton": "model",
+    "transformers": "reference",
+}
+
+
+def with_extras(suite_id: str, module: str, function: str, context: SuiteContext) -> CheckResult:
+    """Runs a suite whose module needs optional packages; without one of them it is unknown, and says how to have it."""
+    try:
+        run: Callable[[SuiteContext], CheckResult] = getattr(importlib.import_module(module), function)
+        return run(context)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        why = (
+            f"it needs the extra {_EXTRAS[package]!r}, found that {package} is not installed; "
+            "say pip install -c constraints.txt -e '.[model,reference]'"
+        )
+        return CheckResult(suite_id, Verdict.UNKNOWN, note=why)
+
+
+FLOAT_SETTINGS = Suite(
+    "float-settings",
+    "language models, settings",
+    partial(with_extras, "float-settings", "differential.float_settings", "check_float_settings"),
+    share_s=45.0,
+)
+# Seconds are for tiny models: loading a real one and asking two oracles takes a minute.
+SMOLLM2 = Suite(
+    "smollm2",
+    "SmolLM2-135M, two oracles",
+    partial(with_extras, "smollm2", "differential.smollm2", "check_smollm2"),
+    profiles=frozenset({Profile.PR, Profile.NIGHTLY}),
+    share_s=80.0,
+)
+SUITES: tuple[Suite, ...] = (
+    Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),
+    FLOAT_SETTINGS,
+    SMOLLM2,
+)

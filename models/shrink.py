@@ -133,7 +133,8 @@ class _Search:
         is_better = False
         for position in range(len(self.ops)):
             while not self.is_over():
-                candidates = _simpler(self.ops[position])
+                told = self.ops[position]
+                candidates = (op for op in _simpler(told) if op != told)  # one that is itself would be taken for ever
                 if not any(self.accept((*self.ops[:position], op, *self.ops[position + 1 :])) for op in candidates):
                     break
                 is_better = True

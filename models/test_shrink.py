@@ -68,3 +68,12 @@ def test_time_is_bounded() -> None:
         {"config": {}}, [Op(OpKind.STEP)] * 50, BROKEN, run=lambda _s, _o: BROKEN, max_seconds=5, now=lambda: float(next(clock))
     )
     assert shrunk.tries <= 5
+
+
+def test_a_payload_that_can_not_be_made_simpler_is_not_tried_for_ever() -> None:
+    def ascending(_spec: Spec, ops: Sequence[Op]) -> Violation | None:
+        prompts = [op.request.prompt for op in ops if op.request is not None]
+        return BROKEN if prompts == [(0, 1, 2)] else None
+
+    shrunk = shrink_world({"config": {}}, [Op(OpKind.ADD, request=Request("a", (0, 1, 2)))], BROKEN, run=ascending)
+    assert shrunk.tries < 100
