@@ -145,7 +145,7 @@ def test_a_padding_row_reads_nothing_and_is_zero(lengths: tuple[int, ...], devic
 @on_each_device
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_a_decode_is_bitwise_the_same_alone_and_beside_longer_rows_or_nan(dtype: torch.dtype, device: str) -> None:
-    """Beside a longer row the table is wider, so that the context takes the way through pieces and their reduction."""
+    """Beside a longer row the table is wider, and there are more pieces to reduce."""
     paged = lay_out(PagedShape(3, 1, 64, 16, dtype, of_lengths(70, 520, 3)), seed=4)
     together = run_decode(paged, device)
     queries, keys, values, tables = (
@@ -254,21 +254,22 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 def test_storing_writes_the_named_slots_and_leaves_every_other_bit(
     kv_heads: int, head: int, index: torch.dtype, dtype: torch.dtype, device: str
 ) -> None:
+    """The caches lie between further slots, so that a write before or behind them is seen too."""
     generator = torch.Generator().manual_seed(8)
     keys, values = (torch.randn(7, kv_heads, head, generator=generator).to(dtype) for _ in range(2))
     keys[1] = torch.nan  # a padding row
     values[4, 0, :5] = torch.nan  # stored as it is
-    before = [torch.randn(48, kv_heads, head, generator=generator).to(dtype) for _ in range(2)]
+    before = [torch.randn(16 + 48 + 16, kv_heads, head, generator=generator).to(dtype) for _ in range(2)]
     before[0][30], before[1][31] = torch.nan, -0.0
     slots = torch.tensor([47, -1, 0, 16, 17, -7, 5], dtype=index)
-    caches = [cache.clone().to(device) for cache in before]
-    store_kv(keys.to(device), values.to(device), caches[0], caches[1], slots.to(device))
-    for given, cache, earlier in zip((keys, values), caches, before, strict=True):
+    after = [memory.clone().to(device) for memory in before]
+    store_kv(keys.to(device), values.to(device), after[0][16:-16], after[1][16:-16], slots.to(device))
+    for given, memory, earlier in zip((keys, values), after, before, strict=True):
         wanted = earlier.clone()
         for row, slot in enumerate(slots.tolist()):
             if slot >= 0:
-                wanted[slot] = given[row]
-        assert torch.equal(bits(cache), bits(wanted))
+                wanted[16 + slot] = given[row]
+        assert torch.equal(bits(memory), bits(wanted))
 
 
 @on_each_device

@@ -50,12 +50,11 @@ def compiled(
     return Compiled(found.asm["ptx"], found.asm["cubin"])
 
 
-def split(heads: int, kv_heads: int, head: int, dtype: torch.dtype, is_whole: bool) -> Compiled:
-    result = "" if is_whole else "fp32"
-    pointers = {"queries": "", **CACHES, "tables": "i32", "lengths": "i32", "partials": result, "sums": result}
+def split(heads: int, kv_heads: int, head: int, dtype: torch.dtype) -> Compiled:
+    pointers = {"queries": "", **CACHES, "tables": "i32", "lengths": "i32", "partials": "fp32", "sums": "fp32"}
     return compiled(
         decode.split_kernel, element(dtype), pointers, {"table_width": "i32", "num_splits": "i32", "scale": "fp32"},
-        decode.split_constants(heads, kv_heads, head, 16, CUDA, dtype, is_whole=is_whole),
+        decode.split_constants(heads, kv_heads, head, 16, CUDA, dtype),
     )  # fmt: skip
 
 
@@ -63,7 +62,7 @@ def chunk(heads: int, kv_heads: int, head: int, dtype: torch.dtype) -> Compiled:
     pointers = {"queries": "", **CACHES, "tables": "i32", "starts": "i32", "row_begins": "i32", "outputs": ""}
     return compiled(
         prefill.prefill_kernel, element(dtype), pointers, {"table_width": "i32", "num_rows": "i32", "scale": "fp32"},
-        prefill.prefill_constants(heads, kv_heads, head, 16, CUDA, dtype, rows=64),
+        prefill.prefill_constants(heads, kv_heads, head, 16, CUDA, dtype),
     )  # fmt: skip
 
 
@@ -84,16 +83,13 @@ def stack_bytes(code: Compiled, folder: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("head", "heads", "kv_heads", "is_whole"),
-    [
-        pytest.param(128, 32, 8, False, id="32 heads over 8 of 128, in pieces"),
-        pytest.param(64, 9, 3, True, id="9 heads over 3 of 64, in one piece"),
-    ],
+    ("head", "heads", "kv_heads"),
+    [pytest.param(128, 32, 8, id="32 heads over 8 of 128"), pytest.param(64, 9, 3, id="9 heads over 3 of 64")],
 )
 def test_decodes_load_16_bytes_asynchronously_and_multiply_on_tensor_cores(
-    head: int, heads: int, kv_heads: int, is_whole: bool, tmp_path: Path
+    head: int, heads: int, kv_heads: int, tmp_path: Path
 ) -> None:
-    code = split(heads, kv_heads, head, torch.bfloat16, is_whole)
+    code = split(heads, kv_heads, head, torch.bfloat16)
     # Keys and values of a tile, 64 positions x head x 2 bytes each, by 128 threads: at least once in the loop.
     copies = re.findall(r"cp\.async\.cg\.shared\.global \[[^]]*\], \[[^]]*\], (0x10|16)", code.ptx)
     assert len(copies) >= 2 * 64 * head * 2 // (128 * 16)
@@ -108,7 +104,7 @@ def test_chunks_multiply_on_tensor_cores_without_spilling(tmp_path: Path) -> Non
 
 
 def test_full_precision_is_not_left_to_tensor_cores_which_would_shorten_it(tmp_path: Path) -> None:
-    code = split(9, 3, 64, torch.float32, False)
+    code = split(9, 3, 64, torch.float32)
     assert "mma" not in code.ptx
     assert stack_bytes(code, tmp_path) == 0
 

@@ -5,8 +5,9 @@ slot beyond a row's length.
 
 A decode reads every key and value of its context once and does little else, so it is bound by memory. The context is cut
 into pieces of SPLIT positions, each read by a program of its own (flash-decoding: Dao, Haziza, Massa, Sizov 2023), and a
-second kernel adds the pieces up. The cuts lie at fixed positions, whatever else is in the batch, and the reduction goes over
-a fixed number of pieces at a time: the result of a row is bit for bit the same beside any other rows (SE-4).
+second kernel adds the pieces up. The cuts lie at fixed positions, the reduction goes over a fixed number of pieces at a time,
+and a context of one piece takes the same way: whatever else is in the batch, the same machine code does the same to a row, so
+that its result is bit for bit the same (SE-4).
 
 What was last run where stands in `docs/last-seen.json`: suites ``kernels-interpreter``, ``kernels-compiled``,
 ``kernels-cuda`` and ``attention-bandwidth``.
@@ -56,47 +57,43 @@ def decode_attention(
     num_splits = max(-(-tables.shape[1] * block_size // SPLIT), 1)
     if rows == 0:
         return outputs
-    is_whole = num_splits == 1
-    of_splits = (rows, heads, num_splits)
-    partials = outputs if is_whole else torch.empty((*of_splits, head), dtype=torch.float32, device=queries.device)
-    sums = partials if is_whole else torch.empty(of_splits, dtype=torch.float32, device=queries.device)
+    partials = torch.empty((rows, heads, num_splits, head), dtype=torch.float32, device=queries.device)
+    sums = torch.empty((rows, heads, num_splits), dtype=torch.float32, device=queries.device)
     split_kernel.launch(
         queries.device, (kv_heads, num_splits, rows), queries, key_cache, value_cache, tables, lengths, partials, sums,
         tables.shape[1], num_splits, door.scale_of(scale, head) * LOG2_E,
-        **split_constants(heads, kv_heads, head, block_size, queries.device, queries.dtype, is_whole=is_whole),
+        **split_constants(heads, kv_heads, head, block_size, queries.device, queries.dtype),
     )  # fmt: skip
-    if not is_whole:
-        reduce_kernel.launch(
-            queries.device, (heads, rows), partials, sums, lengths, outputs, num_splits, HEADS=heads, HEAD=head, SPLIT=SPLIT,
-            PIECES=_PIECES, num_warps=4,
-        )  # fmt: skip
+    reduce_kernel.launch(
+        queries.device, (heads, rows), partials, sums, lengths, outputs, num_splits, HEADS=heads, HEAD=head, SPLIT=SPLIT,
+        PIECES=_PIECES, num_warps=4,
+    )  # fmt: skip
     return outputs
 
 
 def split_constants(
-    heads: int, kv_heads: int, head: int, block_size: int, device: torch.device, dtype: torch.dtype, *, is_whole: bool
+    heads: int, kv_heads: int, head: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Any]:
     """What `split_kernel` is compiled for."""
     group, is_half = heads // kv_heads, dtype == torch.bfloat16
     return {
         "KV_HEADS": kv_heads, "GROUP": group, "GROUP_ROWS": max(_LEAST_ROWS, 1 << (group - 1).bit_length()), "HEAD": head,
-        "BLOCK": block_size, "TILE": 64 if is_half else 32, "SPLIT": SPLIT, "IS_WHOLE": is_whole,
+        "BLOCK": block_size, "TILE": 64 if is_half else 32, "SPLIT": SPLIT,
         "FACTOR": factor_type(device, dtype), "num_warps": 4 if is_half or head == 64 else 8, "num_stages": 3,
     }  # fmt: skip
 
 
-@kernel
+@kernel("table_width", "num_splits", "scale")
 def split_kernel(
     queries: tl.tensor, key_cache: tl.tensor, value_cache: tl.tensor, tables: tl.tensor, lengths: tl.tensor,
     partials: tl.tensor, sums: tl.tensor, table_width: tl.tensor, num_splits: tl.tensor, scale: tl.tensor,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr,
-    TILE: tl.constexpr, SPLIT: tl.constexpr, IS_WHOLE: tl.constexpr, FACTOR: tl.constexpr,
+    TILE: tl.constexpr, SPLIT: tl.constexpr, FACTOR: tl.constexpr,
 ) -> None:  # fmt: skip
     """One program for each KV head, piece of the context and row: all query heads of the group, TILE positions at a time.
 
     KV heads are the fastest axis of the grid, so that programs that run together read neighbouring memory. `partials` gets
-    the piece's attention, `sums` the binary logarithm of its sum of exponentials; with IS_WHOLE there is one piece, and
-    `partials` is the output. `scale` includes log2(e).
+    the piece's attention, `sums` the binary logarithm of its sum of exponentials. `scale` includes log2(e).
 
     Last run: `docs/last-seen.json`, ``kernels-interpreter`` (CPU), ``kernels-compiled`` (machine code only), ``kernels-cuda``.
     """
@@ -106,7 +103,7 @@ def split_kernel(
     length = tl.load(lengths + row)
     begin = split * SPLIT
     end = tl.minimum(begin + SPLIT, length)
-    if (begin < end) | IS_WHOLE:
+    if begin < end:
         members = tl.arange(0, GROUP_ROWS)
         dims = tl.arange(0, HEAD)
         heads = row.to(tl.int64) * (KV_HEADS * GROUP) + kv_head * GROUP + members
@@ -131,14 +128,13 @@ def split_kernel(
             total = total * fading + tl.reduce(weights, 1, SUM)
             attended = tl.dot(weights.to(FACTOR), values, attended * fading[:, None], input_precision="ieee")
             highest = raised
-        attended = attended / tl.where(total == 0.0, 1.0, total)[:, None]
+        attended = attended / total[:, None]
         places = heads * num_splits + split
         tl.store(partials + places[:, None] * HEAD + dims[None, :], attended, mask=is_member[:, None])
-        if not IS_WHOLE:
-            tl.store(sums + places, highest + tl.log2(total), mask=is_member)
+        tl.store(sums + places, highest + tl.log2(total), mask=is_member)
 
 
-@kernel
+@kernel("num_splits")
 def reduce_kernel(
     partials: tl.tensor, sums: tl.tensor, lengths: tl.tensor, outputs: tl.tensor, num_splits: tl.tensor,
     HEADS: tl.constexpr, HEAD: tl.constexpr, SPLIT: tl.constexpr, PIECES: tl.constexpr,

@@ -26,10 +26,11 @@ LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * LOG2_E); the hardware has exp2
 class Kernel:
     """One Triton function. ``function`` is what was decorated, for whoever compiles it for a device that is not here."""
 
-    __slots__ = ("_compiled", "_interpreted", "function")
+    __slots__ = ("_compiled", "_interpreted", "_varying", "function")
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(self, function: Callable[..., None], varying: tuple[str, ...]) -> None:
         self.function = function
+        self._varying = varying
         self._compiled: Any = None
         self._interpreted: Any = None
 
@@ -56,12 +57,16 @@ class Kernel:
     def _decorated(self, *, interpreted: bool) -> Any:
         with triton.knobs.runtime.scope():
             triton.knobs.runtime.interpret = interpreted
-            return triton.jit(self.function)
+            return triton.jit(self.function, do_not_specialize=self._varying)
 
 
-def kernel(function: Callable[..., None]) -> Kernel:
-    """Decorates a Triton function. Its annotations are read by Triton: `tl.constexpr` marks what is known when it compiles."""
-    return Kernel(function)
+def kernel(*varying: str) -> Callable[[Callable[..., None]], Kernel]:
+    """Decorates a Triton function. Its annotations are read by Triton: `tl.constexpr` marks what is known when it compiles.
+
+    `varying` are numbers that come with the batch: the machine code is the same for all of them (Triton would make another one
+    for 1 and for multiples of 16, and might round in another order there).
+    """
+    return lambda function: Kernel(function, varying)
 
 
 def factor_type(device: torch.device, dtype: torch.dtype) -> Any:

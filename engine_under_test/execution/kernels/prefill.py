@@ -22,6 +22,7 @@ from triton import language as tl
 from engine_under_test.execution.kernels import door
 from engine_under_test.execution.kernels.launch import LOG2_E, MAX, SUM, factor_type, kernel
 
+_ROWS_AT_ONCE = 64  # of the batch, when a program looks for the row of its tile
 # (query positions x query heads of the group, positions read at once). Full float32 products run without tensor cores and
 # keep their factors in registers; larger tiles would spill.
 _TILE = {torch.bfloat16: (64, 64), torch.float32: (32, 16)}
@@ -41,8 +42,8 @@ def prefill_attention(
 
     Row r owns the queries ``row_begins[r] .. row_begins[r + 1] - 1``, at positions ``starts[r]``, ``starts[r]`` + 1, ...;
     the query at position p reads positions 0 .. p, found through ``tables[r]`` as in `decode_attention`. `starts` [rows],
-    `row_begins` [rows + 1] (not falling) and `tables` [rows, blocks] are int32. A row without queries reads nothing; queries
-    behind the last row are padding: not read, zeros in the result. Shapes, types and errors otherwise as in
+    `row_begins` [rows + 1] (from 0, not falling) and `tables` [rows, blocks] are int32. A row without queries reads nothing;
+    queries behind the last row are padding: not read, zeros in the result. Shapes, types and errors otherwise as in
     `decode_attention`.
     """
     door.check_cache(key_cache, value_cache)
@@ -56,7 +57,7 @@ def prefill_attention(
     outputs = torch.zeros_like(queries)
     if rows == 0 or num_queries == 0:
         return outputs
-    constants = prefill_constants(heads, kv_heads, head, block_size, queries.device, queries.dtype, rows)
+    constants = prefill_constants(heads, kv_heads, head, block_size, queries.device, queries.dtype)
     # Row r begins at tile row_begins[r] // tile + r: room for every row's last, partly filled tile, without asking the device
     # how long the rows are.
     num_tiles = num_queries // constants["TILE_QUERIES"] + rows
@@ -68,7 +69,7 @@ def prefill_attention(
 
 
 def prefill_constants(
-    heads: int, kv_heads: int, head: int, block_size: int, device: torch.device, dtype: torch.dtype, rows: int
+    heads: int, kv_heads: int, head: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Any]:
     """What `prefill_kernel` is compiled for."""
     group = heads // kv_heads
@@ -77,17 +78,17 @@ def prefill_constants(
     return {
         "KV_HEADS": kv_heads, "GROUP": group, "GROUP_ROWS": group_rows, "HEAD": head, "BLOCK": block_size,
         "TILE": tile, "TILE_QUERIES": max(tile_rows // group_rows, 1),
-        "MOST_ROWS": max(1 << (rows - 1).bit_length(), 16), "FACTOR": factor_type(device, dtype),
+        "ROWS_AT_ONCE": _ROWS_AT_ONCE, "FACTOR": factor_type(device, dtype),
         "num_warps": 4, "num_stages": 2,
     }  # fmt: skip
 
 
-@kernel
+@kernel("table_width", "num_rows", "scale")
 def prefill_kernel(
     queries: tl.tensor, key_cache: tl.tensor, value_cache: tl.tensor, tables: tl.tensor, starts: tl.tensor,
     row_begins: tl.tensor, outputs: tl.tensor, table_width: tl.tensor, num_rows: tl.tensor, scale: tl.tensor,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr,
-    TILE: tl.constexpr, TILE_QUERIES: tl.constexpr, MOST_ROWS: tl.constexpr, FACTOR: tl.constexpr,
+    TILE: tl.constexpr, TILE_QUERIES: tl.constexpr, ROWS_AT_ONCE: tl.constexpr, FACTOR: tl.constexpr,
 ) -> None:  # fmt: skip
     """One program for each KV head and tile of TILE_QUERIES queries of one row. `scale` includes log2(e).
 
@@ -95,10 +96,13 @@ def prefill_kernel(
     """
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
-    candidates = tl.arange(0, MOST_ROWS)
-    is_row = candidates < num_rows
-    first_tiles = tl.load(row_begins + candidates, mask=is_row, other=0) // TILE_QUERIES + candidates
-    row = tl.reduce((is_row & (first_tiles <= tile)).to(tl.int32), 0, SUM) - 1
+    num_begun = 0  # rows whose first tile is this one or lies before it
+    for first_row in range(0, num_rows, ROWS_AT_ONCE):
+        rows = first_row + tl.arange(0, ROWS_AT_ONCE)
+        is_row = rows < num_rows
+        first_tiles = tl.load(row_begins + rows, mask=is_row, other=0) // TILE_QUERIES + rows
+        num_begun += tl.reduce((is_row & (first_tiles <= tile)).to(tl.int32), 0, SUM)
+    row = num_begun - 1
     begin = tl.load(row_begins + row)
     num_queries = tl.load(row_begins + row + 1) - begin
     first_query = (tile - begin // TILE_QUERIES - row) * TILE_QUERIES
@@ -110,7 +114,7 @@ def prefill_kernel(
         heads = (begin + ordinals).to(tl.int64) * (KV_HEADS * GROUP) + kv_head * GROUP + members % GROUP_ROWS
         is_query = (ordinals < num_queries) & (members % GROUP_ROWS < GROUP)
         query = tl.load(queries + heads[:, None] * HEAD + dims[None, :], mask=is_query[:, None], other=0.0).to(FACTOR)
-        table = tables + row.to(tl.int64) * table_width
+        table = tables + tl.cast(row, tl.int64) * table_width
         end = start + tl.minimum(first_query + TILE_QUERIES, num_queries)
         highest = tl.full([TILE_QUERIES * GROUP_ROWS], float("-inf"), tl.float32)
         total = tl.full([TILE_QUERIES * GROUP_ROWS], 0.0, tl.float32)

@@ -38,7 +38,7 @@ def store_kv(
     )
 
 
-@kernel
+@kernel()
 def store_kernel(
     keys: tl.tensor, values: tl.tensor, key_cache: tl.tensor, value_cache: tl.tensor, slots: tl.tensor,
     WIDTH: tl.constexpr, LANES: tl.constexpr,
