@@ -197,7 +197,7 @@ class Engine:
         admitted = []
         waiting = Status.WAITING
         for seq, count, samples, hits in zip(seqs, plan.num_tokens, plan.samples, plan.hit_blocks, strict=True):
-            seq.rows.append(PlannedRow(plan_id, count, samples))
+            seq.rows += (PlannedRow(plan_id, count, samples),)
             if seq.status is waiting:
                 admitted.append(seq)
                 seq.committed_len = len(hits) * self.config.block_size
@@ -301,7 +301,7 @@ class Engine:
             if seq.epoch != epoch:
                 self._journal.row_dropped(seq, epoch, plan.plan_id)
                 continue
-            seq.rows.popleft()
+            seq.rows = seq.rows[1:]
             seq.committed_len += count
             if tokens:
                 self._emit(seq, tokens, plan.plan_id)
@@ -395,7 +395,7 @@ class Engine:
     def _withdraw(self, flight: InFlight) -> None:
         """A step that was rolled back or abandoned has no rows any more; whom it admitted waits again."""
         for seq in flight.current():
-            seq.rows.pop()
+            seq.rows = seq.rows[:-1]
         for seq in flight.admitted:
             if seq.status is Status.RUNNING and not seq.table.blocks:
                 self._book.leave(seq)

@@ -75,7 +75,7 @@ class Journal:
         self._tell(Event(EventKind.FINISHED, row, reason=reason.value))
 
     def forked(self, child: Sequence) -> None:
-        self._tell(Event(EventKind.FORKED, child.row_id, blocks=tuple(child.table.blocks)))
+        self._tell(Event(EventKind.FORKED, child.row_id, blocks=child.table.blocks))
 
     def preempted(self, row: RowId) -> None:
         self.counters.preempted += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -68,7 +67,7 @@ class Sequence:
         self.stop_ids = frozenset(request.sampling.stop_token_ids)
         self.pending_forks = 0
         self.committed_len = 0
-        self.rows: deque[PlannedRow] = deque()
+        self.rows: tuple[PlannedRow, ...] = ()  # in flight under this epoch, oldest first
         self.last_plan = 0  # the last plan launched for it, under any epoch
         self.namespace = namespace
         self.keys: list[bytes] = []
@@ -122,7 +121,7 @@ class Sequence:
     def reset_progress(self) -> None:
         """Nothing computed, nothing in flight under this epoch, an empty table. The old table must have been released."""
         self.committed_len = 0
-        self.rows.clear()
+        self.rows = ()
         self.table = self._new_table()
         self.overtaken = 0
 
@@ -130,7 +129,7 @@ class Sequence:
         self.epoch += 1
         self.status = Status.FINISHED
         self._identify()
-        self.rows.clear()
+        self.rows = ()
 
     def _identify(self) -> None:
         self.row_id = RowId(self.request.request_id, self.choice, self.incarnation, self.epoch)
@@ -148,9 +147,8 @@ class Sequence:
 
     def snapshot(self, block_size: int, sources: list[tuple[int, int]] | None) -> SequenceSnapshot:
         """The choice as the harness may see it; `sources` as `KvTransaction.sources` gives them."""
-        table = self.table
-        blocks, num_owned = table.listed(), table.num_owned
-        rows = tuple(self.rows)
+        table, rows = self.table, self.rows
+        blocks, num_owned = table.blocks, table.num_owned
         known, committed = len(self.tokens), self.committed_len
         # All that can differ from the last look, taken from where it stands: no flag that a change could forget to set.
         state = (self.epoch, self.status, known, committed, num_owned, blocks, rows, sources)

@@ -130,8 +130,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "trt-orphan-blocks-garbage",
         "https://github.com/NVIDIA/TensorRT-LLM/pull/15018",
         _TRANSACTION,
-        "            for block in reversed(table.blocks[change.num_blocks_before :]):\n                fence = self._let_go(block, fence)\n            del table.blocks",
-        "            del table.blocks",
+        "            for block in reversed(table.blocks[change.num_blocks_before :]):\n                fence = self._let_go(block, fence)\n            table.blocks =",
+        "            table.blocks =",
         "Blocks of a lost plan belong to nobody afterwards.",
     ),
     Mutant(

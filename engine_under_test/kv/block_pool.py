@@ -6,6 +6,8 @@ the queue), quarantined (count 0, but a launched plan that uses it has not passe
 
 from __future__ import annotations
 
+from itertools import islice, takewhile
+
 from engine_under_test.types import PADDING_BLOCK
 
 
@@ -66,12 +68,11 @@ class BlockPool:
 
     def free_order(self) -> tuple[int, ...]:
         """The queue from its front, read link by link, as it really is (O(pool))."""
-        order: list[int] = []
         successors = self._next
-        block = successors[PADDING_BLOCK]
-        for _ in range(self.num_blocks + 1):  # one more than there can be, so that a circle shows
-            if not block:  # back at the padding block
-                break
-            order.append(block)
-            block = successors[block]
+        if not successors[PADDING_BLOCK]:
+            return ()
+        order = [successors[PADDING_BLOCK]]
+        # The list grows while it is read: what follows each block in it is appended, up to the padding block.
+        links = map(successors.__getitem__, order)
+        order.extend(takewhile(bool, islice(links, self.num_blocks)))  # one more than there can be, so that a circle shows
         return tuple(order)

@@ -13,13 +13,13 @@ from engine_under_test.types import Media, Plan, PrefixEntry
 class BlockTable:
     """The blocks of one choice since its last (re)start, and what is needed to publish them.
 
-    ``blocks`` covers everything allocated; the first ``num_owned`` are owned, the others reserved by plans in flight.
-    ``tokens`` and ``keys`` are the choice's own growing lists: prompt plus output, and the keys of its full blocks as far
-    as they were computed. ``entries`` are the index entries of its first blocks.
+    ``blocks`` covers everything allocated, a tuple that is replaced when it changes (reservations and snapshots share it);
+    the first ``num_owned`` are owned, the others reserved by plans in flight. ``tokens`` and ``keys`` are the choice's own
+    growing lists: prompt plus output, and the keys of its full blocks as far as they were computed. ``entries`` are the
+    index entries of its first blocks.
     """
 
     __slots__ = (
-        "_listed",
         "blocks",
         "cache_generation",
         "entries",
@@ -37,20 +37,16 @@ class BlockTable:
         self.tokens = tokens
         self.media = media
         self.keys = keys
-        self.blocks: list[int] = []
+        self.blocks: tuple[int, ...] = ()
         self.entries: list[PrefixEntry] = []
         self.num_owned = 0
         self.last_plan = 0  # the last launched plan that uses the blocks
         self.cache_generation = 0
         self.is_released = False
-        self._listed: tuple[int, ...] = ()
 
-    def listed(self) -> tuple[int, ...]:
-        """The blocks as they are now: the tuple that was given last, as long as they are the same, for memos by identity."""
-        blocks = tuple(self.blocks)
-        if blocks != self._listed:
-            self._listed = blocks
-        return self._listed
+    def replace(self, number: int, block: int) -> None:
+        """Puts `block` in the place of the one at `number`."""
+        self.blocks = (*self.blocks[:number], block, *self.blocks[number + 1 :])
 
 
 class Hit(NamedTuple):

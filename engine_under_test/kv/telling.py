@@ -32,7 +32,7 @@ def owned(record: Record, row: int, block_size: int) -> Event:
     """The row's blocks that its table is about to own."""
     table, plan = record.tables[row], record.plan
     blocks = table.blocks[table.num_owned : -(-record.ends[row] // block_size)]
-    return event_of((_OWNED, plan.row_id(row), plan.plan_id, tuple(blocks), 0, ""))
+    return event_of((_OWNED, plan.row_id(row), plan.plan_id, blocks, 0, ""))
 
 
 def copy_owned(record: Record, row: int, change: Change) -> Event:

@@ -133,9 +133,9 @@ class KvTransaction:
                 offset = start - number * size
                 if offset and ref_counts[blocks[number]] > 1:
                     copies.append(self._copy_on_write(record.change(row), number, offset))
+                    blocks = table.blocks
                 while len(blocks) * size < end:
-                    change = record.change(row)
-                    blocks.append(self._take(change))
+                    table.blocks = blocks = (*blocks, self._take(record.change(row)))
                 if end - start == 1:
                     slots.append(blocks[number] * size + offset)
                 else:
@@ -157,7 +157,7 @@ class KvTransaction:
         record.filled = list(self._pending_fills)
         self._pending_fills.clear()
         self._in_flight.append(record)
-        tables = tuple([table.listed() for table in record.tables])
+        tables = tuple([table.blocks for table in record.tables])
         fills = (*record.filled, *evicted)
         return Reservation(plan.plan_id, tables, tuple(slots), tuple(new_blocks), tuple(copies), fills, evicted)
 
@@ -187,14 +187,13 @@ class KvTransaction:
             pool.ref_counts[block] += 1
             change.hits.append(Hit(block, was_free))
             change.table.entries.append(self.index.entry_of[block])
-        change.table.blocks.extend(hits)
+        change.table.blocks += hits
 
     def _copy_on_write(self, change: Change, number: int, num_slots: int) -> BlockCopy:
         """The row's partly filled, shared block is replaced by a block of its own; the source stays held until commit."""
-        blocks = change.table.blocks
         target = self._take(change)
-        change.source, change.copied_at = blocks[number], number
-        blocks[number] = target
+        change.source, change.copied_at = change.table.blocks[number], number
+        change.table.replace(number, target)
         return BlockCopy(change.source, target, num_slots)
 
     def _take(self, change: Change) -> int:
@@ -231,13 +230,13 @@ class KvTransaction:
                 if take.eviction is not None:
                     self.index.restore(take.block, *take.eviction)
             if change.source is not None:
-                change.table.blocks[change.copied_at] = change.source
+                change.table.replace(change.copied_at, change.source)
         for change in changes:
             for hit in reversed(change.hits):
                 pool.ref_counts[hit.block] -= 1
                 if hit.was_free:
                     pool.relink(hit.block)
-            del change.table.blocks[change.num_blocks_before :]
+            change.table.blocks = change.table.blocks[: change.num_blocks_before]
             del change.table.entries[change.num_entries_before :]
         if record.quarantine_before is not None:
             pool.quarantine = record.quarantine_before
@@ -299,7 +298,7 @@ class KvTransaction:
             parent = self.index.publish(blocks[number], key, table.namespace, parent, tokens, media)
             entries.append(parent)
         if self._observe is not None:
-            row_id, published = plan.row_id(row_number), tuple(blocks[first:num_full])
+            row_id, published = plan.row_id(row_number), blocks[first:num_full]
             self._observe(event_of((EventKind.PUBLISHED, row_id, plan.plan_id, published, 0, "")))
 
     def abandon(self, plan_id: int, reason: str) -> tuple[int, ...]:
@@ -332,10 +331,10 @@ class KvTransaction:
             fence = table.last_plan  # later plans, lost with this one, used its blocks too
             if change.source is not None:
                 self._let_go(table.blocks[change.copied_at], fence)
-                table.blocks[change.copied_at] = change.source
+                table.replace(change.copied_at, change.source)
             for block in reversed(table.blocks[change.num_blocks_before :]):
                 fence = self._let_go(block, fence)
-            del table.blocks[change.num_blocks_before :]
+            table.blocks = table.blocks[: change.num_blocks_before]
             # What plans before this one have published since stays published.
             del table.entries[max(change.num_entries_before, table.num_owned) :]
 
@@ -350,7 +349,7 @@ class KvTransaction:
             raise ProtocolError("a table is released once")
         table.is_released = True
         if self._observe is not None and table.blocks:
-            self._observe(Event(EventKind.RELEASED, row, blocks=tuple(reversed(table.blocks))))
+            self._observe(Event(EventKind.RELEASED, row, blocks=table.blocks[::-1]))
         fence = table.last_plan
         for block in reversed(table.blocks):
             fence = self._let_go(block, fence)
@@ -410,7 +409,7 @@ class KvTransaction:
             raise ProtocolError("a fork of a parent with plans in flight waits for them")
         for block in parent.blocks:
             self.pool.ref_counts[block] += 1
-        child.blocks[:] = parent.blocks
+        child.blocks = parent.blocks
         child.entries[:] = parent.entries
         child.num_owned = parent.num_owned
         child.last_plan = parent.last_plan
@@ -465,7 +464,7 @@ class KvTransaction:
             self._observe(event)
 
 
-def _append_slots(slots: list[int], blocks: list[int], size: int, start: int, end: int) -> None:
+def _append_slots(slots: list[int], blocks: tuple[int, ...], size: int, start: int, end: int) -> None:
     """The slots of positions ``start .. end - 1``, block by block."""
     while start < end:
         number, offset = divmod(start, size)

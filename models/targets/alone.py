@@ -186,14 +186,14 @@ class Alone:
             if seq in admitted:
                 seq.committed_len = len(hits) * self.config.block_size
                 self._run(seq)
-            seq.rows.append(PlannedRow(plan.plan_id, count, samples))
+            seq.rows += (PlannedRow(plan.plan_id, count, samples),)
         return Flight(step, seqs, admitted)
 
     def withdraw(self, flight: Flight) -> None:
         """A step that came to nothing has no rows any more; whom it admitted waits again."""
         for seq, row in zip(flight.seqs, flight.step.plan.row_ids(), strict=True):
             if seq.row_id == row:
-                seq.rows.pop()
+                seq.rows = seq.rows[:-1]
         for seq in flight.admitted:
             if seq.status is Status.RUNNING and not seq.table.blocks:
                 self.running.remove(seq)
@@ -235,7 +235,7 @@ class Alone:
             if seq.row_id != plan.row_id(number):
                 self._events.append(Event(EventKind.ROW_DROPPED, plan.row_id(number), plan.plan_id))
                 continue
-            seq.rows.popleft()
+            seq.rows = seq.rows[1:]
             seq.committed_len += plan.num_tokens[number]
             for token in result.tokens[number]:
                 self._emit(seq, token, plan.plan_id)
@@ -257,7 +257,7 @@ class Alone:
             child.committed_len, child.last_plan, child.is_aged = parent.committed_len, parent.last_plan, parent.is_aged
             self._memory.fork(parent, child)
             self._run(child)
-            self._events.append(Event(EventKind.FORKED, child.row_id, blocks=tuple(child.table.blocks)))
+            self._events.append(Event(EventKind.FORKED, child.row_id, blocks=child.table.blocks))
         self._unforked[parent.request.request_id] = 0
         parent.pending_forks = 0
 

@@ -53,8 +53,8 @@ class PlainKv:
             if offset and self.ref_counts[table.blocks[number]] > 1:
                 source = table.blocks[number]
                 copies.append(BlockCopy(source, new[0], offset))
-                table.blocks[number] = new.pop(0)
-            table.blocks += new
+                table.replace(number, new.pop(0))
+            table.blocks += tuple(new)
             held.append(_Row(table, start + count, before, source, number))
         self.in_flight[plan.plan_id] = held
         self.unsettled.append(plan.plan_id)
@@ -135,7 +135,7 @@ class PlainKv:
     def fork(self, parent: BlockTable, child: BlockTable) -> None:
         for block in parent.blocks:
             self.ref_counts[block] += 1
-        child.blocks[:] = parent.blocks
+        child.blocks = parent.blocks
         child.num_owned = parent.num_owned
 
     def reservations(self) -> dict[int, tuple[int, ...]]:
