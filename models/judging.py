@@ -68,6 +68,7 @@ class Judge:
         self._needed = attrgetter(*needs)
         self.checks = [_Check(p, tuple(needs.index(column) for column in p.needs)) for p in observable]
         self._chosen: dict[_Situation, _Choice] = {}
+        self._applicable: dict[tuple[str, bool, tuple[bool, ...]], list[_Check]] = {}  # those of a situation but for its bits
         self._last: Counter[str] = Counter()  # asked at the moment that ended a run
         self._whole = frozenset(h for h in Happening if all(check.applies_to(h) for check in self.checks if check.reads))
         self._held_of: Snapshot | None = None  # the last snapshot of which every predicate that declares its columns held
@@ -117,16 +118,18 @@ class Judge:
 
     def _choose(self, happening: Happening, situation: _Situation) -> tuple[_Check, ...]:
         """Those to ask, in their order: they apply, have what they look at, and may find what they did not find before."""
-        _, is_still, changed, missing, evidence = situation
-        return tuple(
-            check
-            for check in self.checks
-            if check.applies_to(happening)
-            and not any(missing[number] for number in check.needs)
-            and not check.evidence & ~evidence
-            and not (is_still and check.is_about_change)
-            and (not check.reads or check.reads & changed)
-        )
+        name, is_still, changed, missing, evidence = situation
+        applicable = self._applicable.get((name, is_still, missing))
+        if applicable is None:
+            applicable = self._applicable[name, is_still, missing] = [
+                check
+                for check in self.checks
+                if check.applies_to(happening)
+                and not any(missing[number] for number in check.needs)
+                and not (is_still and check.is_about_change)
+            ]
+        lacking = ~evidence
+        return tuple([c for c in applicable if not c.evidence & lacking and (not c.reads or c.reads & changed)])
 
 
 def _evidence_of(moment: Moment) -> int:

@@ -215,13 +215,14 @@ def parents_of_entries_stay(moment: Moment) -> Violation | None:
 
 def _orphaned_from(moment: Moment) -> set[PrefixEntry | None]:
     """Parents of entries that are no entries: where something is new or gone. At an audit, anywhere."""
-    seen = view(moment)
-    entries = seen.after.entries
-    if moment.is_audit:
-        return set(map(_parent_of, entries)).difference(entries, (None,))
-    lacking = set(map(_parent_of, seen.touched_entries.values())).difference(entries, (None,))
-    if gone := seen.before.entries - entries:
-        lacking |= gone.intersection(map(_parent_of, entries))
+    earlier, cached, touched = moment.before.cached, moment.after.cached, view(moment).touched_entries
+    lacking = set(map(_parent_of, touched.values())).difference(cached.values(), (None,))
+    if not moment.is_audit:
+        left = [block for block in touched if block in earlier]  # under another entry now
+        if len(earlier) + len(touched) - len(left) != len(cached):
+            left += earlier.keys() - cached.keys()
+        if gone := {earlier[block] for block in left}.difference(cached.values()):
+            lacking |= gone.intersection(map(_parent_of, cached.values()))
     return lacking
 
 

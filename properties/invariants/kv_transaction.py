@@ -20,7 +20,7 @@ def lengths_are_ordered(moment: Moment) -> Violation | None:
     Source: engine_under_test/types.py, SequenceSnapshot; lmdeploy pull 4685 (a length counted twice).
     """
     size, seen = moment.after.block_size, view(moment)
-    for s in seen.after.sequences if moment.is_audit else seen.fresh:
+    for s in seen.after.sequences if moment.is_audit else [s for _, s in seen.fresh]:
         _, _, _, _, _, _, visible, committed, scheduled, allocated, table, reserved, plans = s
         if (
             0 <= committed <= scheduled <= allocated <= (len(table) + len(reserved)) * size

@@ -170,11 +170,6 @@ class Reading:
         """True if some block is both free and held."""
         return len(self.placed) != len(self.free) + len(self.held)
 
-    @_Derived
-    def entries(self) -> frozenset[PrefixEntry]:
-        """What the index can name."""
-        return frozenset(self.snapshot.cached.values())
-
     def take_over(self, earlier: Reading, names: Iterable[str]) -> None:
         """What an earlier snapshot, equal in the columns that these come from, has had derived."""
         known, own = earlier.__dict__, self.__dict__
@@ -198,10 +193,10 @@ class PlanReading:
 class View:
     """A moment, and what changed between its two snapshots. What is about a plan: only where the moment has one."""
 
-    def __init__(self, moment: Moment) -> None:
+    def __init__(self, moment: Moment, before: Reading, after: Reading) -> None:
         self.moment = moment
-        self.before = reading(moment.before)
-        self.after = reading(moment.after)
+        self.before = before
+        self.after = after
 
     @_Derived
     def changed(self) -> int:
@@ -324,10 +319,11 @@ class View:
     # -- choices -----------------------------------------------------------------------------------------------
 
     @_Derived
-    def fresh(self) -> list[SequenceSnapshot]:
-        """Those of `after` that are not shown by the very object that stood in `before`: only they can have changed."""
-        known = self.before.objects
-        return [s for s in self.after.sequences if id(s) not in known]
+    def fresh(self) -> list[tuple[SequenceSnapshot | None, SequenceSnapshot]]:
+        """Those of `after` that are not shown by the very object that stood in `before`: only they can have changed. Each
+        behind what it was, if it was live under the same epoch."""
+        known, earlier = self.before.objects, self.before.by_row.get
+        return [(earlier(s[:4]), s) for s in self.after.sequences if id(s) not in known]
 
     @_Derived
     def has_same_rows(self) -> bool:
@@ -337,8 +333,7 @@ class View:
     @_Derived
     def victims(self) -> list[SequenceSnapshot]:
         """Those that ran before and are live under another epoch, as they were."""
-        earlier = self.before.by_row
-        if not [s for s in self.fresh if s[:4] not in earlier]:  # nobody has a new epoch
+        if not [s for was, s in self.fresh if was is None]:  # nobody has a new epoch
             return []
         now = self.after.by_choice
         return [s for s in self.moment.before.running if (t := now.get(s[:3])) is not None and t.epoch != s.epoch]
@@ -458,5 +453,7 @@ def view(moment: Moment) -> View:
     known = _LAST[0]
     if known is not None and known.moment is moment:
         return known
-    made = _LAST[0] = View(moment)
+    one, other = moment.before, moment.after
+    before = known.after if known is not None and known.after.snapshot is one else reading(one)
+    made = _LAST[0] = View(moment, before, before if one is other else reading(other))
     return made

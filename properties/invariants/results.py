@@ -36,11 +36,11 @@ def results_move_their_own_rows_only(moment: Moment) -> Violation | None:
         return None
     seen = view(moment)
     before, after = seen.before.by_row, seen.after.by_row
-    for row in dict.fromkeys([*moved, *[s[:4] for s in seen.fresh]]):
-        was, now = before.get(row), after.get(row)
+    of_plan = [(before.get(row), after.get(row)) for row in moved]
+    for was, now in (*of_plan, *seen.fresh):
         if was is None or now is None:
             continue
-        found, expected = (now.committed_len, now.visible_len - was.visible_len), moved.get(row) or (was.committed_len, 0)
+        found, expected = (now.committed_len, now.visible_len - was.visible_len), moved.get(now[:4]) or (was.committed_len, 0)
         if found != expected:
             return violation("SC-1", row_named(was.row_id), _shown(found), f"{_shown(expected)}, as plan and result say")
     return None

@@ -21,11 +21,9 @@ def transitions_are_legal(moment: Moment) -> Violation | None:
 
     Source: Kwon et al., SOSP 2023, section 4.5; tenstorrent vllm pull 326 (resumed requests taken for decodes).
     """
-    before = view(moment).before
-    for now in view(moment).fresh:
-        was = before.by_row.get(now[:4])
-        if was is None:  # new here, or under a new epoch
-            was = before.by_choice.get(now[:3])
+    seen = view(moment)
+    for same, now in seen.fresh:  # who is new here, or under a new epoch, may have been another before
+        was = same if same is not None else seen.before.by_choice.get(now[:3])
         if was is None or (was.status is now.status and was.epoch == now.epoch):
             continue
         if now.epoch < was.epoch:
