@@ -14,7 +14,7 @@ from typing import Final
 from engine_under_test.errors import AssayError
 from engine_under_test.types import Caps, Snapshot
 from properties.invariants.predicate import Predicate
-from properties.invariants.reading import BITS, EVERY_COLUMN, bits_of, view
+from properties.invariants.view import BITS, EVERY_COLUMN, bits_of, view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from engine_under_test.types import Caps, PrefixEntry
 from properties.invariants.predicate import Predicate, blocks_named, predicate, violation
-from properties.invariants.reading import reading, view
+from properties.invariants.reading import reading
+from properties.invariants.view import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from engine_under_test.types import Caps, EventKind, PrefixEntry, Request
 from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.reading import view
+from properties.invariants.view import view
 from properties.moment import Content, Happening, Moment
 from properties.verdict import Violation
 

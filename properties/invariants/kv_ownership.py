@@ -10,7 +10,8 @@ from typing import Final
 
 from engine_under_test.types import PADDING_BLOCK, Caps, EventKind, ReferenceModel
 from properties.invariants.predicate import HOLDERS, Predicate, blocks_named, predicate, violation
-from properties.invariants.reading import Reading, reading, view
+from properties.invariants.reading import Reading, reading
+from properties.invariants.view import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 

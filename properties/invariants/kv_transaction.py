@@ -8,7 +8,8 @@ from typing import Final
 
 from engine_under_test.types import Caps, PrefixEntry, Snapshot
 from properties.invariants.predicate import SEQUENCES, Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.reading import reading, view
+from properties.invariants.reading import reading
+from properties.invariants.view import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 

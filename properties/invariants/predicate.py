@@ -12,7 +12,7 @@ from typing import Final
 
 from engine_under_test.types import Caps
 from properties.invariants.catalogue import CATALOGUE
-from properties.invariants.reading import SEQUENCES, TABLES, bits_of, view
+from properties.invariants.view import SEQUENCES, TABLES, bits_of, view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -31,7 +31,7 @@ class Predicate:
     """A function that judges one moment, with the invariant that it judges.
 
     ``happenings``: which moments it applies to; None: all. ``needs``: columns of the moment ("planned",
-    "after.ref_counts") without which it has nothing to look at. ``only_with``: names of `reading.EVIDENCE` without which it has
+    "after.ref_counts") without which it has nothing to look at. ``only_with``: names of `view.EVIDENCE` without which it has
     nothing to look at either, whatever else is wrong. ``reads``: the columns of the snapshots (or `TABLES`) on which
     its answer depends, and nothing else does: where `after` equals `before` in all of them, what held of `before` holds of
     `after` and need not be judged again, but for an audit. Empty: it is judged at every moment. ``is_observable``: whether a

@@ -7,7 +7,8 @@ from typing import Final
 
 from engine_under_test.types import EventKind, RowId
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import ChoiceKey, view
+from properties.invariants.reading import ChoiceKey
+from properties.invariants.view import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 

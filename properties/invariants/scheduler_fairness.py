@@ -9,7 +9,8 @@ from typing import Final
 
 from engine_under_test.types import Caps, DeclaredOrder, ReferenceModel, SequenceSnapshot, VictimSet
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import ChoiceKey, plan_reading, view
+from properties.invariants.reading import ChoiceKey, plan_reading
+from properties.invariants.view import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 

@@ -10,7 +10,8 @@ from typing import Final
 
 from engine_under_test.types import FinishReason, Output, ReferenceModel, RowId, Status
 from properties.invariants.predicate import SEQUENCES, Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.reading import reading, view
+from properties.invariants.reading import reading
+from properties.invariants.view import view
 from properties.moment import ChoiceFacts, Happening, Moment
 from properties.recount import differences
 from properties.verdict import Violation

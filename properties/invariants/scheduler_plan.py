@@ -7,7 +7,8 @@ from typing import Final
 
 from engine_under_test.types import Caps, DeclaredOrder, Plan, SequenceSnapshot, VictimSet
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import ChoiceKey, reading, view
+from properties.invariants.reading import ChoiceKey, reading
+from properties.invariants.view import view
 from properties.moment import ChoiceFacts, Happening, Moment
 from properties.verdict import Violation
 
