@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -11,9 +11,13 @@ import torch
 from torch.nn import functional
 
 from engine_under_test import Engine, EngineConfig, FinishReason, Request, SamplingParams
-from engine_under_test.execution.attention import Attention, Eager, PagedTorch
-from engine_under_test.execution.transformer import TransformerRunner
+from engine_under_test.errors import ConfigError, RunnerError
+from engine_under_test.execution.attention import Attention, Eager, PagedTorch, choose_attention
+from engine_under_test.execution.transformer import BUFFER, TransformerRunner
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
+from engine_under_test.seams import Page
+from engine_under_test.types import BlockCopy, Media, Plan, PlannedStep, Reservation
+from properties.doubles import HeldDevice
 
 SHAPE = LlamaConfig(vocab_size=96, hidden_size=32, num_layers=2, num_heads=6, num_kv_heads=2, head_size=8, intermediate_size=40)
 WEIGHTS = tiny_random(SHAPE, 1)
@@ -155,3 +159,128 @@ def test_the_scheduled_run_preempts_hits_and_forks() -> None:
     drain(engine)
     assert engine.counters.preempted > 0
     assert engine.counters.cached_tokens > 0
+
+
+# ---- poison, declarations, refusals ----
+
+
+def reserved(requests: Sequence[Request], runner: TransformerRunner) -> PlannedStep:
+    engine = Engine(ENGINE, runner)
+    for request in requests:
+        engine.submit(request)
+    step = engine.reserve()
+    assert step is not None
+    return step
+
+
+def new_runner(device: HeldDevice | None = None) -> TransformerRunner:
+    return TransformerRunner(WEIGHTS, ENGINE.num_blocks, ENGINE.block_size, device=device)
+
+
+TWO = [Request("left", prompt_of(5, 1)), Request("right", prompt_of(6, 2))]
+
+
+@pytest.mark.parametrize("attention", [PagedTorch, Eager], ids=["paged attention", "eager attention"])
+@pytest.mark.parametrize("wrong", [0, 40], ids=["the padding block", "a block never written"])
+def test_a_wrong_block_in_a_table_is_seen_and_harms_no_one_else(wrong: int, attention: type[Attention]) -> None:
+    step = reserved(TWO, new_runner())
+    right = new_runner().launch(step.plan, step.reservation)
+    (left, other) = step.reservation.tables
+    tables = ((wrong, *left[1:]), other)
+    runner = TransformerRunner(WEIGHTS, ENGINE.num_blocks, ENGINE.block_size, attention=attention())
+    launch = runner.launch(step.plan, replace(step.reservation, tables=tables))
+    with pytest.raises(RunnerError, match="finite, found NaN or infinity in 'left' choice 0:"):
+        launch.result()
+    assert launch.logits[0].isnan().all()
+    assert torch.allclose(launch.logits[1], right.logits[1], atol=1e-5)
+    assert runner.launch(step.plan, step.reservation).result() == right.result(), "what failed left nothing behind"
+
+
+def test_poison_is_in_every_slot_that_no_plan_wrote() -> None:
+    runner = new_runner()
+    step = reserved(TWO, runner)
+    runner.launch(step.plan, step.reservation).result()
+    is_poison = runner.keys.isnan().all(dim=(0, 2, 3)) & runner.values.isnan().all(dim=(0, 2, 3))
+    assert {slot for slot, is_left in enumerate(is_poison.tolist()) if not is_left} == set(step.reservation.slots)
+
+
+def test_fills_and_copies_come_before_the_rows_and_all_is_declared() -> None:
+    device = HeldDevice()
+    runner = new_runner(device)
+    step = reserved(TWO[:1], runner)
+    used = step.reservation.tables[0]
+    runner.launch(step.plan, step.reservation).result()
+    before = runner.keys.clone()
+    device.ops.clear()
+    reservation = replace(
+        step.reservation, fills=(used[1], 30), copies=(BlockCopy(used[0], 31, 3),), tables=(used,), slots=step.reservation.slots
+    )
+    launch = runner.launch(step.plan, reservation)
+    assert [op.name for op in device.ops] == ["fill", "copy", "rows"]
+    fill, copy, rows = device.ops
+    assert fill.writes == {Page(BUFFER, used[1]), Page(BUFFER, 30)}
+    assert copy.reads == {Page(BUFFER, used[0])}
+    assert copy.writes == {Page(BUFFER, 31)}
+    assert rows.reads == {Page(BUFFER, block) for block in used}
+    assert rows.writes == {Page(BUFFER, slot // 4) for slot in reservation.slots}
+    assert torch.equal(runner.keys.nan_to_num(), before.nan_to_num()), "nothing runs before the device does"
+    launch.result()
+    assert torch.equal(runner.keys[:, 31 * 4 : 31 * 4 + 3], runner.keys[:, used[0] * 4 : used[0] * 4 + 3])
+    assert runner.keys[:, 31 * 4 + 3 : 32 * 4].isnan().all()
+    assert runner.values[:, 30 * 4 : 31 * 4].isnan().all()
+
+
+MISFITS: dict[str, Callable[[Plan, Reservation], tuple[Plan, Reservation]]] = {
+    "have the same identifier": lambda p, r: (p, replace(r, plan_id=99)),
+    "one table for each row": lambda p, r: (p, replace(r, tables=r.tables[:1])),
+    "one slot for each position": lambda p, r: (p, replace(r, slots=r.slots[1:])),
+    "slots lie in the store": lambda p, r: (p, replace(r, slots=(10_000, *r.slots[1:]))),
+    "tokens lie in the vocabulary": lambda p, r: (replace(p, token_ids=(96, *p.token_ids[1:])), r),
+    "tables name blocks": lambda p, r: (p, replace(r, tables=((77, *r.tables[0][1:]), *r.tables[1:]))),
+    "covers every position": lambda p, r: (p, replace(r, tables=(r.tables[0][:1], *r.tables[1:]))),
+    "fills name blocks": lambda p, r: (p, replace(r, fills=(-1,))),
+    "copy is no longer than a block": lambda p, r: (p, replace(r, copies=(BlockCopy(1, 2, 5),))),
+    "text without adapters": lambda p, r: (
+        replace(p, requests=(replace(p.requests[0], media=(Media("cat", 0, 1),)), *p.requests[1:])),
+        r,
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", MISFITS)
+def test_a_plan_and_a_reservation_that_do_not_fit_are_refused(rule: str) -> None:
+    runner = new_runner()
+    step = reserved(TWO, runner)
+    with pytest.raises(RunnerError, match=rule):
+        runner.launch(*MISFITS[rule](step.plan, step.reservation))
+    assert runner.keys.isnan().all(), "nothing of it was executed"
+
+
+def test_a_token_in_flight_that_nobody_sampled_fails_its_launch_alone() -> None:
+    runner = new_runner()
+    step = reserved(TWO, runner)
+    plan = replace(step.plan, token_ids=step.plan.token_ids[:4] + step.plan.token_ids[5:], num_pending=(1, 0))
+    with pytest.raises(RunnerError, match="wants a token in flight"):
+        runner.launch(plan, step.reservation).result()
+    runner.launch(step.plan, step.reservation).result()
+
+
+def test_the_back_end_is_chosen_by_device_or_by_name_and_says_what_it_is() -> None:
+    cpu = torch.device("cpu")
+    assert isinstance(choose_attention(cpu), PagedTorch)
+    assert isinstance(choose_attention(cpu, "eager"), Eager)
+    assert new_runner().description == "attention paged-torch on cpu, 1 threads, float32"
+    with pytest.raises(ConfigError, match="paged-torch, eager, paged-triton, found 'flash'; choose one"):
+        choose_attention(cpu, "flash")
+
+
+@pytest.mark.parametrize("is_batch_invariant", [False, True], ids=["whole batches", "fixed tiles"])
+def test_bfloat16_comes_close_to_float64(is_batch_invariant: bool) -> None:
+    weights = WEIGHTS.to(dtype=torch.bfloat16)
+    runner = TransformerRunner(weights, ENGINE.num_blocks, ENGINE.block_size, is_batch_invariant=is_batch_invariant)
+    step = reserved(TWO, runner)
+    logits = runner.launch(step.plan, step.reservation).logits
+    assert logits.dtype is torch.float32
+    for row, request in zip(logits, step.plan.requests, strict=True):
+        exact = dense_logits(weights, request.prompt)
+        assert (row - exact).abs().max() < 0.05 * exact.abs().max()

@@ -36,7 +36,10 @@ class WholeForward:
             take_layer(self._memory, config, number, batch, batch.num_tokens, dtype)
             attend = partial(self._attend, keys[number], values[number], batch)
             hidden = llama.run_layer(hidden, layer, config, by, attend)
-        self._memory.take("logits", len(batch.sampled) * torch.float32.itemsize * config.vocab_size)
+        num = len(batch.sampled)
+        if not num:
+            return llama.no_logits(weights)
+        self._memory.take("logits", num * torch.float32.itemsize * config.vocab_size)
         return llama.logits(hidden[batch.sampled], weights)
 
     def _attend(
@@ -80,9 +83,11 @@ class TiledForward:
             attended = in_tiles(self._attention.attend(queries, keys[number], values[number], batch))
             hidden = [llama.finish(tile, part, layer, config) for tile, part in zip(hidden, attended, strict=True)]
         num = len(batch.sampled)
+        if not num:
+            return llama.no_logits(weights)
         self._memory.take("logits", -(-num // TILE_TOKENS) * TILE_TOKENS * torch.float32.itemsize * config.vocab_size)
         sampled = in_tiles(torch.cat(hidden)[batch.sampled])
-        return torch.cat([llama.logits(tile, weights) for tile in sampled])[:num] if num else llama.no_logits(weights)
+        return torch.cat([llama.logits(tile, weights) for tile in sampled])[:num]
 
 
 def take_hidden(memory: StepMemory, config: LlamaConfig, num_tokens: int, dtype: torch.dtype) -> None:
