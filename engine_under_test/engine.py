@@ -38,6 +38,8 @@ from engine_under_test.types import (
 
 _Column = TypeVar("_Column")
 
+_WAITING = Status.WAITING  # looked up once: a member of an enumeration is dear
+
 
 class SystemClock:
     """The default clock: monotonic seconds of this machine."""
@@ -195,10 +197,9 @@ class Engine:
         plan = step.plan
         plan_id = plan.plan_id
         admitted = []
-        waiting = Status.WAITING
         for seq, count, samples, hits in zip(seqs, plan.num_tokens, plan.samples, plan.hit_blocks, strict=True):
             seq.rows += (PlannedRow(plan_id, count, samples),)
-            if seq.status is waiting:
+            if seq.status is _WAITING:
                 admitted.append(seq)
                 seq.committed_len = len(hits) * self.config.block_size
                 self._book.leave(seq)
@@ -312,13 +313,14 @@ class Engine:
 
     def _emit(self, seq: Sequence, tokens: tuple[int, ...], plan_id: int) -> None:
         """Applies sampled tokens up to the end of the choice; what lies behind it is dropped."""
-        index = len(seq.tokens) - seq.prompt_len
+        known = seq.tokens
+        index = len(known) - seq.prompt_len
         reason = None
-        for count, token in enumerate(tokens, 1):
-            seq.tokens.append(token)
+        for token in tokens:
+            known.append(token)
             reason = seq.finish_reason_after(token)
             if reason is not None:
-                tokens = tokens[:count]
+                tokens = tuple(known[seq.prompt_len + index :])
                 break
         self._journal.emitted(seq, index, tokens, reason, plan_id)
         if reason is not None:

@@ -10,7 +10,7 @@ from engine_under_test.seams import Observer
 from engine_under_test.sequence import Sequence
 from engine_under_test.types import Counters, Event, EventKind, FinishReason, Output, Request, RowId, event_of
 
-_EMITTED = EventKind.EMITTED
+_ACCEPTED, _EMITTED, _FINISHED = EventKind.ACCEPTED, EventKind.EMITTED, EventKind.FINISHED
 
 
 class Journal:
@@ -30,7 +30,8 @@ class Journal:
 
     def accepted(self, request: Request, incarnation: int) -> None:
         self.counters.accepted += 1
-        self._tell(Event(EventKind.ACCEPTED, RowId(request.request_id, 0, incarnation, 0), tokens=len(request.prompt)))
+        row = RowId(request.request_id, 0, incarnation, 0)
+        self._tell(event_of((_ACCEPTED, row, None, (), len(request.prompt), "")))
 
     def refused(self, request_id: str, reason: str) -> None:
         self.counters.refused += 1
@@ -72,7 +73,7 @@ class Journal:
 
     def finished(self, row: RowId, reason: FinishReason) -> None:
         self.counters.finished[reason] = self.counters.finished.get(reason, 0) + 1
-        self._tell(Event(EventKind.FINISHED, row, reason=reason.value))
+        self._tell(event_of((_FINISHED, row, None, (), 0, reason.value)))
 
     def forked(self, child: Sequence) -> None:
         self._tell(Event(EventKind.FORKED, child.row_id, blocks=child.table.blocks))

@@ -20,6 +20,10 @@ from engine_under_test.kv.telling import copy_owned, launched, owned
 from engine_under_test.seams import BlockGate, Fence, Hasher, Observer
 from engine_under_test.types import BlockCopy, Event, EventKind, Plan, PrefixEntry, Reservation, RowId, event_of
 
+# Looked up once: a member of an enumeration costs as much as the event itself.
+_RESERVED, _COMMITTED, _PUBLISHED, _RELEASED = EventKind.RESERVED, EventKind.COMMITTED, EventKind.PUBLISHED, EventKind.RELEASED
+_QUARANTINED, _FREED, _SETTLED = EventKind.QUARANTINED, EventKind.FREED, EventKind.SETTLED
+
 
 class KvTransaction:
     """See the module. ``capacity`` is ``num_blocks * block_size`` slots."""
@@ -171,7 +175,7 @@ class KvTransaction:
                 new_blocks[row] = taken = tuple([take.block for take in takes])
                 if self._observe is not None:
                     plan = record.plan
-                    self._observe(event_of((EventKind.RESERVED, plan.row_id(row), plan.plan_id, taken, 0, "")))
+                    self._observe(event_of((_RESERVED, plan.row_id(row), plan.plan_id, taken, 0, "")))
 
     def _take_hits(self, record: Record, row: int, hits: tuple[int, ...]) -> None:
         pool = self.pool
@@ -282,7 +286,7 @@ class KvTransaction:
                 observe(copy_owned(record, row, change))
             self._let_go(change.source, plan_id)
         if observe is not None:
-            observe(event_of((EventKind.COMMITTED, None, plan_id, (), 0, "")))
+            observe(event_of((_COMMITTED, None, plan_id, (), 0, "")))
 
     def _publish(self, table: BlockTable, num_full: int, plan: Plan, row_number: int) -> None:
         if table.cache_generation != self.cache_generation:
@@ -299,7 +303,7 @@ class KvTransaction:
             entries.append(parent)
         if self._observe is not None:
             row_id, published = plan.row_id(row_number), blocks[first:num_full]
-            self._observe(event_of((EventKind.PUBLISHED, row_id, plan.plan_id, published, 0, "")))
+            self._observe(event_of((_PUBLISHED, row_id, plan.plan_id, published, 0, "")))
 
     def abandon(self, plan_id: int, reason: str) -> tuple[int, ...]:
         """The device lost a launched plan: it and every later one are undone, oldest last; their identifiers, oldest first.
@@ -349,7 +353,7 @@ class KvTransaction:
             raise ProtocolError("a table is released once")
         table.is_released = True
         if self._observe is not None and table.blocks:
-            self._observe(Event(EventKind.RELEASED, row, blocks=table.blocks[::-1]))
+            self._observe(event_of((_RELEASED, row, None, table.blocks[::-1], 0, "")))
         fence = table.last_plan
         for block in reversed(table.blocks):
             fence = self._let_go(block, fence)
@@ -367,7 +371,7 @@ class KvTransaction:
             if fence in self._unsettled:
                 pool.quarantine[block] = fence
                 if self._observe is not None:
-                    self._observe(event_of((EventKind.QUARANTINED, None, fence, (block,), 0, "")))
+                    self._observe(event_of((_QUARANTINED, None, fence, (block,), 0, "")))
             else:
                 self._free(block)
         return fence
@@ -380,7 +384,7 @@ class KvTransaction:
             pool.push_front(block)
             self._pending_fills[block] = None
         if self._observe is not None:
-            self._observe(event_of((EventKind.FREED, None, None, (block,), 0, "")))
+            self._observe(event_of((_FREED, None, None, (block,), 0, "")))
 
     def settle(self) -> None:
         """Passes fences, oldest first, and frees what waited for them."""
@@ -393,7 +397,7 @@ class KvTransaction:
             del unsettled[plan_id]
             settled = True
             if self._observe is not None:
-                self._observe(event_of((EventKind.SETTLED, None, plan_id, (), 0, "")))
+                self._observe(event_of((_SETTLED, None, plan_id, (), 0, "")))
         if not settled:
             return
         quarantine = self.pool.quarantine

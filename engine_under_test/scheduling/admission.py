@@ -90,7 +90,7 @@ def _refuse_prompt(request: Request, config: EngineConfig) -> Refusal | None:
     if not request.prompt:
         return RefusalReason.EMPTY_PROMPT, "a prompt must have at least one token, found none; send at least one"
     vocab_size = config.vocab_size
-    if set(map(type, request.prompt)) == {int} and 0 <= min(request.prompt) and max(request.prompt) < vocab_size:
+    if set(map(type, request.prompt)) == {int} and min(request.prompt) >= 0 and max(request.prompt) < vocab_size:
         return None  # the loop is for the message
     for token in request.prompt:
         if type(token) is not int or not 0 <= token < vocab_size:

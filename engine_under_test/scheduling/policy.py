@@ -10,6 +10,8 @@ from engine_under_test.sequence import Sequence
 
 Key = tuple[int, int, int, int]
 
+_FIRST_COME = Order.FIRST_COME
+
 
 def first_come(seq: Sequence) -> Key:
     """By acceptance; a preempted sequence keeps its place."""
@@ -34,7 +36,7 @@ def next_waiting(order: Order, waiting: Items[Sequence], admitted: Items[Sequenc
     In first-come order the cost does not depend on the queue. In priority order one that would have been overtaken
     `max_overtakes` times, those of this very plan counted, goes before everybody else (SC-8).
     """
-    if order is Order.FIRST_COME:
+    if order is _FIRST_COME:
         return waiting[len(admitted)] if len(admitted) < len(waiting) else None
     left = [seq for seq in waiting if seq not in admitted]
     due = [
