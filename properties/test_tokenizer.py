@@ -16,7 +16,7 @@ from engine_under_test.model.gguf_file import GgufFile
 from engine_under_test.model.tokenizer import Tokenizer, load_tokenizer
 from engine_under_test.model.tokenizer_files import from_gguf, save_tokenizer
 from engine_under_test.model.weights import tiny_random
-from properties.tiny_gguf import CONFIG, SPECIAL, Edit, write_gguf
+from properties.tiny_gguf import CHAT_TEMPLATE, CONFIG, SPECIAL, Edit, write_gguf
 
 WEIGHTS = tiny_random(CONFIG, seed=1)
 PIECES = (
@@ -28,7 +28,7 @@ PIECES = (
     "def f(x):\n    return x ** 2\n", "for (int i=0;i<10;i++) {", "</div>", "#include <stdio.h>", "a_b-c.d/e\\f", "0x1F",
     "3.14159", "2024-12-31",
     "1", "42", "1234567", "½", "Ⅷ", "१२३", "٣", "!?", "...", "——", "$€£", "'", '"', "``", "{}[]()", "=>", "!==",
-    *SPECIAL, "<think>", "<|im_start|>user\n", "<|unknown|>",
+    *SPECIAL, "<unused0>", "<repo_name>", "<think>", "<|im_start|>user\n", "<|unknown|>",
 )  # fmt: skip
 CHATS: tuple[list[dict[str, str]], ...] = (
     [{"role": "user", "content": "hi"}],
@@ -243,6 +243,7 @@ CHAT_CASES: list[tuple[str, str | None, list[dict[str, Any]], str]] = [
     ("a template that breaks out", ESCAPE, CHATS[0], "but it says access to attribute '__class__'"),
     ("a template that changes its input", CHANGE, CHATS[0], "but it says access to attribute 'append'"),
     ("no message", "x", [], "must have a message"),
+    ("a role that the template refuses", CHAT_TEMPLATE, [{"role": "tool", "content": ""}], "but it says no tools here"),
     ("a message without content", "x", [{"role": "user"}], "must have a role and a content"),
     ("a content that is no text", "x", [{"role": "user", "content": None}], "must have a role and a content"),
 ]

@@ -23,10 +23,12 @@ CONFIG = LlamaConfig(  # rows of 32 and 64: a block of a quantised type has 32 n
     rope_theta=5000.0, rms_eps=1e-5, max_positions=128, ties_head=True,
 )  # fmt: skip
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{% if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
-    "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+CHAT_TEMPLATE = (  # blocks on lines of their own, indented: none of that white space is meant
+    "{% for message in messages %}\n"
+    "    {% if message.role == 'tool' %}\n{{ raise_exception('no tools here') }}\n    {% endif %}\n"
+    "{{ bos_token }}{{ message.role }}\n{{ message.content }}{{ eos_token }}\n"
+    "{% endfor %}\n"
+    "{% if add_generation_prompt %}\n{{ bos_token }}assistant\n{% endif %}\n"
 )
 MERGES = (
     "h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or", "l d", "Ġwor ld", "Ġ Ġ", "Ġ t", "Ġt he",
