@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import torch
 
-from engine_under_test.errors import ConfigError
 from engine_under_test.model.weights import LayerWeights, LlamaConfig, LlamaWeights
 
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
@@ -27,7 +26,7 @@ def reference_logits(
     `dtype`, float64 or float32. Rows below `begin` go through the layers, but not through the head.
     """
     if dtype not in _COMPLEX:
-        raise ConfigError(f"the reference computes in float64 or float32, found {dtype}; choose one of them")
+        raise ValueError(f"the reference computes in float64 or float32, found {dtype}; choose one of them")
     config = weights.config
     with torch.inference_mode():
         hidden = weights.embedding[torch.tensor(tokens, dtype=torch.long)].to(dtype)
