@@ -100,8 +100,8 @@ def measure_engine(say: Callable[[str], None]) -> tuple[list[Line], list[float]]
 
 
 def jobs_of(prompts: Sequence[tuple[int, ...]], batch: int, number: int, most: int = max(LENGTHS)) -> list[Job]:
-    """The jobs of one pair: another prompt and length each time at batch 1; three queues' worth, shuffled, at batch 8."""
-    count = 1 if batch == 1 else 3 * batch
+    """The jobs of one pair: another prompt and length each time at batch 1; a queue of twice as many, shuffled, at batch 8."""
+    count = 1 if batch == 1 else 2 * batch
     places = [(number * 3 + place * 5 + place // len(LENGTHS)) % len(LENGTHS) for place in range(count)]
     return [Job(prompts[(place + number) % len(prompts)], min(LENGTHS[at], most)) for place, at in enumerate(places)]
 

@@ -24,7 +24,7 @@ def test_every_length_and_prompt_comes_up_at_either_batch() -> None:
     assert {jobs[0].length for jobs in alone} == set(LENGTHS) == {*range(8, 65, 8)}
     for number in range(PAIRS):
         jobs = jobs_of(PROMPTS, 8, number)
-        assert sorted(job.length for job in jobs) == sorted([*LENGTHS] * 3)
+        assert sorted(job.length for job in jobs) == sorted([*LENGTHS] * 2)
         assert {job.prompt for job in jobs} == set(PROMPTS)
 
 
