@@ -20,7 +20,7 @@ RowKey = tuple[str, int, int, int]  # the same, and the epoch: equal to the RowI
 T = TypeVar("T")
 
 OF_QUEUE: Final = ("free",)  # what a Reading derives from the free queue alone, from choices, from tables
-OF_SEQUENCES: Final = ("sequences", "objects", "choices", "by_choice", "by_row", "tables", "table_counts")
+OF_SEQUENCES: Final = ("sequences", "choices", "by_choice", "by_row", "tables", "table_counts")
 OF_TABLES: Final = ("table_counts",)
 
 _choice_of = itemgetter(slice(3))  # of a RowId, a SequenceSnapshot: their columns begin with what identifies the choice
@@ -58,11 +58,6 @@ class Reading:
         return self.snapshot.running + self.snapshot.waiting
 
     @Derived
-    def objects(self) -> frozenset[int]:
-        """The identities of `sequences` as objects: a choice that did not change is often shown by the same one."""
-        return frozenset(map(id, self.sequences))
-
-    @Derived
     def choices(self) -> list[ChoiceKey]:
         """Which choice each of `sequences` is."""
         return list(map(_choice_of, self.sequences))
@@ -79,7 +74,7 @@ class Reading:
     @Derived
     def tables(self) -> list[tuple[int, ...]]:
         """Those of live choices that name a block."""
-        return [table for table in map(_table_of, self.sequences) if table]
+        return list(filter(None, map(_table_of, self.sequences)))
 
     @Derived
     def table_counts(self) -> Counter[int]:

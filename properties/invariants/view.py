@@ -7,7 +7,7 @@ moment. Judges nothing. What comes from one snapshot alone stands in `reading`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain, compress
+from itertools import chain, compress, zip_longest
 from operator import attrgetter, is_not, itemgetter
 from typing import Any, Final
 
@@ -210,10 +210,11 @@ class View:
 
     @Derived
     def fresh(self) -> list[tuple[SequenceSnapshot | None, SequenceSnapshot]]:
-        """Those of `after` that are not shown by the very object that stood in `before`: only they can have changed. Each
-        behind what it was, if it was live under the same epoch."""
-        known, earlier = self.before.objects, self.before.by_row.get
-        return [(earlier(s[:4]), s) for s in self.after.sequences if id(s) not in known]
+        """Those of `after` whose place in `before` does not hold the very same object: only they can have changed. Each behind
+        what it was, if it was live under the same epoch."""
+        earlier = self.before.by_row.get
+        pairs = zip_longest(self.after.sequences, self.before.sequences)
+        return [(earlier(s[:4]), s) for s, other in pairs if s is not other and s is not None]
 
     @Derived
     def has_same_rows(self) -> bool:
