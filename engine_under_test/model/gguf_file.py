@@ -209,6 +209,9 @@ class _CheckedReader(GGUFReader):
         count: int = 1,
         override_order: Literal["I", "S", "<"] | None = None,
     ) -> npt.NDArray[Any]:
+        if isinstance(self.data, np.memmap):
+            # Mapped all the same, and much faster to slice, which is all that is done with it.
+            self.data = self.data.view(np.ndarray)  # type: ignore[assignment] # a memmap is an ndarray
         end = int(offset) + np.dtype(dtype).itemsize * int(count)
         if end > len(self.data):
             raise ValueError(f"it ends at byte {len(self.data)}, but names something up to byte {end}")
