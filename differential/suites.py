@@ -50,8 +50,15 @@ SMOLLM2 = Suite(
     profiles=frozenset({Profile.PR, Profile.NIGHTLY}),
     share_s=80.0,
 )
+PROCESSED = Suite(
+    "processed-sampler-statistics",
+    "sampler statistics, real logits",
+    partial(with_extras, "processed-sampler-statistics", "differential.processed_stats", "check_processed"),
+    share_s=8.0,
+)
 SUITES: tuple[Suite, ...] = (
     Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),
+    PROCESSED,
     FLOAT_SETTINGS,
     SMOLLM2,
 )
