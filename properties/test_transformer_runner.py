@@ -13,6 +13,7 @@ from torch.nn import functional
 from engine_under_test import Engine, EngineConfig, FinishReason, Request, SamplingParams
 from engine_under_test.errors import ConfigError, RunnerError
 from engine_under_test.execution.attention import Attention, Eager, PagedTorch, choose_attention
+from engine_under_test.execution.products import PackedProduct, choose_product
 from engine_under_test.execution.transformer import BUFFER, TransformerRunner
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
 from engine_under_test.seams import Page
@@ -284,3 +285,21 @@ def test_bfloat16_comes_close_to_float64(is_batch_invariant: bool) -> None:
     for row, request in zip(logits, step.plan.requests, strict=True):
         exact = dense_logits(weights, request.prompt)
         assert (row - exact).abs().max() < 0.05 * exact.abs().max()
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 8, 33])
+def test_packed_weights_give_the_same_products_up_to_rounding(num_rows: int) -> None:
+    packed = choose_product(WEIGHTS, packs_weights=True)
+    assert isinstance(packed, PackedProduct) == torch._C._has_mkldnn
+    layer = WEIGHTS.layers[1]
+    for matrix in (layer.q, layer.k, layer.o, layer.gate, layer.down, WEIGHTS.head):
+        x = torch.randn(num_rows, matrix.shape[1], generator=torch.Generator().manual_seed(num_rows))
+        assert torch.allclose(packed(x, matrix), x @ matrix.T, rtol=1e-4, atol=1e-4)
+
+
+def test_tokens_with_packed_weights_are_the_same() -> None:
+    runner = TransformerRunner(WEIGHTS, ENGINE.num_blocks, ENGINE.block_size, packs_weights=True)
+    engine = Engine(ENGINE, runner)
+    for request in REQUESTS:
+        engine.submit(request)
+    assert drain(engine) == alone()

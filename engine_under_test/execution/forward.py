@@ -21,7 +21,8 @@ from engine_under_test.model.weights import LlamaConfig, LlamaWeights
 class WholeForward:
     """Every product over all tokens of the batch at once."""
 
-    def __init__(self, weights: LlamaWeights, attention: Attention, memory: StepMemory) -> None:
+    def __init__(self, weights: LlamaWeights, attention: Attention, memory: StepMemory, product: llama.Product) -> None:
+        self._product = product
         self._weights = weights
         self._attention = attention
         self._memory = memory
@@ -35,12 +36,12 @@ class WholeForward:
         for number, layer in enumerate(weights.layers):
             take_layer(self._memory, config, number, batch, batch.num_tokens, dtype)
             attend = partial(self._attend, keys[number], values[number], batch)
-            hidden = llama.run_layer(hidden, layer, config, by, attend)
+            hidden = llama.run_layer(hidden, layer, config, by, attend, self._product)
         num = len(batch.sampled)
         if not num:
             return llama.no_logits(weights)
         self._memory.take("logits", num * torch.float32.itemsize * config.vocab_size)
-        return llama.logits(hidden[batch.sampled], weights)
+        return llama.logits(hidden[batch.sampled], weights, self._product)
 
     def _attend(
         self,
