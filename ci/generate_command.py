@@ -53,27 +53,29 @@ def generate(
     as_json: bool,
 ) -> None:
     """Let the model continue PROMPT, or answer it (--chat), and stream what it says."""
+    from ci.ending import in_words, raise_on_sigterm
     from ci.environment import require_extra
     from ci.tree import parse_seed
     from engine_under_test.types import SamplingParams
 
     require_extra("model", "a language model")
-    from ci.generate import Speaker, Task, open_model, set_threads
-
+    raise_on_sigterm()
     sampling = SamplingParams(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=parse_seed(seed), n=n
     )
-    set_threads(threads)
     printer = Printer(n, as_json)
+    click.echo(f"loading {name} …", err=True)
     try:
-        click.echo(f"loading {name} …", err=True)
+        from ci.generate import Speaker, Task, open_model, set_threads
+
+        set_threads(threads)
         model = open_model(name)
         speaker = Speaker(model, Task(prompt, sampling, stop, is_chat))
         click.echo(f"{model.title} · {speaker.description}", err=True)
         generated = speaker.speak(printer.show)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as end:
         printer.break_line()
-        click.echo(f"assay: interrupted by Ctrl-C after {printer.num_tokens} tokens", err=True)
+        click.echo(f"assay: {in_words(end)} after {printer.num_tokens} tokens", err=True)
         sys.exit(_INTERRUPTED)
     printer.close()
     if as_json:
