@@ -8,6 +8,7 @@ Everything undetermined is handed in. The windows for an observer are `snapshot`
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import TypeVar
 
 from engine_under_test.book import Book, LiveRequest
@@ -221,7 +222,7 @@ class Engine:
             flight.launch = self._runner.launch(step.plan, step.reservation)
         except RunnerError as error:
             self._kv.launch(plan_id, _PASSED)
-            self.abandon(plan_id, str(error))
+            self.abandon(plan_id, str(error), error.rows)
             return
         self._kv.launch(plan_id, flight.launch.fence)
 
@@ -246,8 +247,11 @@ class Engine:
                 self._book.only = None
             self._confirm(*due)
 
-    def abandon(self, plan_id: int, reason: str) -> bool:
-        """The plan and every later one are lost; its rows are tried once more by half. False if it is not in flight."""
+    def abandon(self, plan_id: int, reason: str, to_blame: Collection[int] = ()) -> bool:
+        """The plan and every later one are lost; its rows are tried once more by half. False if it is not in flight.
+
+        If it is known which rows of the plan are `to_blame`, they end, and nobody needs to be tried by half.
+        """
         self._require_no_reservation()
         abandoned = self._kv.abandon(plan_id, reason)
         if not abandoned:
@@ -258,7 +262,11 @@ class Engine:
             self._journal.counters.abandoned += 1
             self._withdraw(flight)
         culprit = lost[-1]
-        self._try_half(culprit.current(), culprit.is_second_try, reason)
+        seqs = culprit.current()
+        if to_blame:
+            blamed = {culprit.step.plan.row_id(row) for row in to_blame}
+            seqs = [seq for seq in seqs if seq.row_id in blamed]
+        self._try_half(seqs, culprit.is_second_try or bool(to_blame), reason)
         return True
 
     def reset_cache(self) -> None:
@@ -290,7 +298,7 @@ class Engine:
             result = flight.launch.result()
             self.commit(result)
         except (RunnerError, ProtocolError) as error:
-            self.abandon(flight.plan_id, str(error))
+            self.abandon(flight.plan_id, str(error), error.rows if isinstance(error, RunnerError) else ())
 
     def _confirm(self, flight: InFlight, result: StepResult) -> None:
         """The result of the oldest plan: first what it wrote is confirmed, then its tokens are applied row by row."""

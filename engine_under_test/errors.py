@@ -26,7 +26,11 @@ class OutOfBlocks(AssayError):
 
 
 class RunnerError(AssayError):
-    """A step failed on the device."""
+    """A step failed on the device. ``rows``: the places in the plan of those that alone are to blame, if that is known."""
+
+    def __init__(self, message: str, rows: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.rows = rows
 
 
 class ProtocolError(AssayError):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from engine_under_test import Engine, EngineConfig, FinishReason, Request, SamplingParams
+from engine_under_test import Engine, EngineConfig, FinishReason, Output, Request, SamplingParams
 from engine_under_test.errors import ConfigError, RunnerError
 from engine_under_test.execution.attention import Attention, Eager, PagedTorch, choose_attention
 from engine_under_test.execution.products import PackedProduct, choose_product
@@ -160,6 +160,52 @@ def test_the_scheduled_run_preempts_hits_and_forks() -> None:
     drain(engine)
     assert engine.counters.preempted > 0
     assert engine.counters.cached_tokens > 0
+
+
+# ---- rows that are to blame ----
+
+SICK = 95  # a token without an embedding: whoever has read it comes to NaN
+
+
+@pytest.mark.parametrize("num_plans", [1, 2, 3], ids=["depth 0", "depth 1", "depth 2"])
+def test_a_row_of_nan_ends_with_the_reason_and_its_batch_mates_are_unharmed(num_plans: int) -> None:
+    embedding = WEIGHTS.embedding.clone()
+    embedding[SICK] = torch.nan
+    healthy = [request for request in REQUESTS if SICK not in request.prompt]
+    config = replace(ENGINE, max_plans_in_flight=num_plans)
+    runner = TransformerRunner(replace(WEIGHTS, embedding=embedding), config.num_blocks, config.block_size)
+    engine = Engine(config, runner)
+    sick = Request("sick", (1, SICK, 2), SamplingParams(max_tokens=4))
+    for request in [healthy[0], sick, *healthy[1:]]:
+        engine.submit(request)
+    outputs: list[Output] = []
+    while engine.has_work:
+        engine.step()
+        outputs += engine.take_outputs()
+    (ended,) = [output for output in outputs if output.request_id == "sick"]
+    assert ended.finish_reason is FinishReason.ERROR
+    assert "found NaN or infinity in 'sick' choice 0" in ended.message
+    tokens: dict[Key, tuple[int, ...]] = {}
+    for output in outputs:
+        if output.request_id != "sick":
+            key = output.request_id, output.choice
+            tokens[key] = tokens.get(key, ()) + output.token_ids
+    assert tokens == {key: alone()[key] for key in alone() if key[0] in {request.request_id for request in healthy}}
+    engine.poll()
+    assert len(engine.snapshot().free) == config.num_blocks
+
+
+def test_media_end_their_request_alone() -> None:
+    engine = Engine(ENGINE, new_runner())
+    picture = Request("picture", prompt_of(6), SamplingParams(max_tokens=2), media=(Media("cat", 1, 2),))
+    for request in (REQUESTS[0], picture, REQUESTS[1]):
+        assert engine.submit(request).is_accepted
+    outputs: list[Output] = []
+    while engine.has_work:
+        engine.step()
+        outputs += engine.take_outputs()
+    ends = {output.request_id: output.finish_reason for output in outputs if output.finish_reason is not None}
+    assert ends == {"one": FinishReason.LENGTH, "picture": FinishReason.ERROR, "whole blocks": FinishReason.LENGTH}
 
 
 # ---- poison, declarations, refusals ----

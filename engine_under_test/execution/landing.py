@@ -62,7 +62,8 @@ class DeviceLaunch:
         """See `runner.Launch`."""
         self.wait()
         if self._error is not None:
-            raise RunnerError(f"plan {self.plan_id} failed on the device: {self._error}; abandon it") from self._error
+            rows = self._error.rows if isinstance(self._error, RunnerError) else ()
+            raise RunnerError(f"plan {self.plan_id} failed on the device: {self._error}; abandon it", rows) from self._error
         if self._result is None:
             raise RunnerError(f"plan {self.plan_id} was not executed though the device is idle; abandon it")
         return self._result

@@ -4,7 +4,8 @@ Owns: the store, the order of a step on the device, and the tokens sampled last.
 formulas (`model/llama.py`), how pages are read (`attention.py`) or how a token is chosen (`sampling/`).
 
 The store is poisoned (NaN) when it is made, block by block when a plan fills, and for ever in the padding block. So whoever
-reads what nobody wrote for him has NaN among his logits, and no token is taken from such a row: the launch fails and names it.
+reads what nobody wrote for him has NaN among his logits, and no token is taken from such a row: the launch fails and names it
+(`RunnerError.rows`), so that its request ends; the rows beside it were computed apart from it and run again without it.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ class TransformerRunner:
             names = ", ".join(repr(plan.requests[row].request_id) for row in foreign)
             raise RunnerError(
                 f"plan {plan.plan_id} can not be launched: this model computes text without adapters, found an adapter or "
-                f"media in {names}; send it to a model that has them"
+                f"media in {names}; send it to a model that has them",
+                tuple(foreign),
             )
 
     def _ops(self, reservation: Reservation, run_rows: Callable[[], None]) -> Iterator[DeviceOp]:
@@ -199,5 +201,6 @@ def _require_finite(plan: Plan, rows: Sequence[int], logits: torch.Tensor) -> No
         names = ", ".join(f"{plan.requests[row].request_id!r} choice {plan.choices[row]}" for row in bad)
         raise RunnerError(
             f"logits must be finite, found NaN or infinity in {names}: a slot was read that was never written for it, or the "
-            "weights overflow"
+            "weights overflow",
+            tuple(bad),
         )
