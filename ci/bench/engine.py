@@ -15,7 +15,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from properties.suite import Figure, Label
 
 FLOORS = {1: 1.0, 8: 1.5}  # given: tokens a second over those of transformers, by batch
 PAIRS = 10
+_BLOCKS = 12  # for one sequence: more than the longest job needs
 LENGTHS = (8, 16, 24, 32, 40, 48, 56, 64)  # of outputs, in tokens
 TEXTS = (
     "The first person who walked on the moon was",
@@ -143,14 +144,13 @@ def lines_of(batch: int, floor: float, pairs: Sequence[Pair]) -> list[Line]:
 
 
 def engine_run(folder: Path) -> Callable[[int], Run]:
-    """This engine, by batch."""
+    """This engine, by batch; the engines share a runner, since only one is at work at a time."""
     weights = load_weights(folder)
+    shared = EngineConfig(num_blocks=_BLOCKS * max(FLOORS), vocab_size=weights.config.vocab_size, prefix_cache=False)
+    runner = TransformerRunner(weights, shared.num_blocks, shared.block_size, packs_weights=True)
 
     def run_of(batch: int) -> Run:
-        config = EngineConfig(
-            num_blocks=batch * 12, max_num_seqs=batch, vocab_size=weights.config.vocab_size, prefix_cache=False
-        )
-        engine = Engine(config, TransformerRunner(weights, config.num_blocks, config.block_size))
+        engine = Engine(replace(shared, max_num_seqs=batch), runner)
 
         def run(jobs: Sequence[Job]) -> Outputs:
             found: Outputs = [()] * len(jobs)
