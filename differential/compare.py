@@ -4,7 +4,17 @@ Owns the stated tolerances, what counts as a tie, and the value `Divergence`. Ne
 
 A tolerance is a share of the spread (standard deviation) of the oracle's logits in a row, so that one figure serves models
 whose logits differ in size. Two tokens tie if the oracle's scores of them lie within twice the tolerance: each of the two
-logits may be off by it. Measured over every setting of the suite `float-settings`, oracle one in float64: see `TOLERANCES`.
+logits may be off by it. That the engine took the token that its own logits lead to is asked apart, and exactly.
+
+Measured with oracle one in float64, as shares of the spread (worst logit of a row):
+
+    model     type      rows                     median    1 in 1,000   worst     stated
+    tiny      float32   8,736 x 3 seeds          1.2e-6    -            7.1e-6    1e-4
+    tiny      bfloat16  7,800, of 150 models     0.030     0.141        0.256     1.0
+    SmolLM2   float32   296 under 4 settings     9e-6      -            2.7e-5    3e-4
+
+A row whose queries are turned one position too far is off by 1.2 (median) on tiny models and by 1.9 at least on SmolLM2. The
+tail of bfloat16 is long, hence its wide bound for a single row; the median over a run has a narrow one, `TYPICAL`.
 """
 
 from __future__ import annotations
@@ -23,8 +33,18 @@ from properties.invariants.catalogue import CATALOGUE
 from properties.verdict import Violation
 
 # Largest share of the spread by which a logit of the engine may differ, by the type in which the engine computes.
-TOLERANCES = {torch.float32: 5e-5, torch.bfloat16: 0.4}
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1.0}
 TOLERANCES_OF_MODELS = {("smollm2", torch.float32): 3e-4}
+# The same for the median over the rows of a run, of at least so many.
+TYPICAL = {torch.float32: 2e-5, torch.bfloat16: 0.1}
+TYPICAL_OF_MODELS = {("smollm2", torch.float32): 5e-5}
+LEAST_ROWS = 16
+_ROUNDING = 1e-6  # of scores that are computed twice from the same logits, over their spread
+
+
+def typical_of(dtype: torch.dtype, model: str = "tiny") -> float:
+    """What the median may come to."""
+    return TYPICAL_OF_MODELS.get((model, dtype), TYPICAL[dtype])
 
 
 def tolerance_of(dtype: torch.dtype, model: str = "tiny") -> float:
@@ -159,7 +179,7 @@ def against_oracle(run: Emitted, oracle: Oracle, share: float) -> Divergence | N
     errors = (run.logits.double() - truth).abs()
     worst = errors.amax(dim=1)
     for index, token in enumerate(run.tokens):
-        found = _wrong_token(run, oracle, index, truth[index], float(allowed[index]))
+        found = _not_of_its_own(run, index) or _wrong_token(run, oracle, index, truth[index], float(allowed[index]))
         if found is not None:
             return found
         if not worst[index] <= allowed[index]:  # also where it is not a number
@@ -170,6 +190,36 @@ def against_oracle(run: Emitted, oracle: Oracle, share: float) -> Divergence | N
                 _seen(run, index, other, oracle.name, truth[index]),
             )  # fmt: skip
     return None
+
+
+def _not_of_its_own(run: Emitted, index: int) -> Divergence | None:
+    """The token has the highest score of the engine's own logits, but for rounding."""
+    row = run.logits[index].double()
+    scores = tokens_of_the_law(run.request, run.choice, index, row)
+    if scores is None or not torch.isfinite(row).all():
+        return None
+    best = int(scores.argmax())
+    behind, allowed = float(scores[best] - scores[run.tokens[index]]), _ROUNDING * float(row.std())
+    if behind <= (allowed if run.request.sampling.temperature > 0 else 0):
+        return None
+    invariant = "SE-1" if run.request.sampling.temperature == 0 else "SE-2"
+    what = f"token {run.tokens[index]} where the engine's own logits lead to {best}"
+    seen = (_of("engine", row, run.tokens[index], best),)
+    return _divergence(invariant, what, run, index, best, behind, allowed, seen)
+
+
+def typically_off(runs: Sequence[Emitted], oracle: Oracle, allowed: float) -> tuple[Divergence, Emitted] | None:
+    """SE-3: the median over all rows of a run stays within its own bound, which is narrower than that of one row. Names the
+    row that is off the most."""
+    rows = [(share, number, index) for number, run in enumerate(runs) for index, share in enumerate(worst_shares(run, oracle))]
+    if len(rows) < LEAST_ROWS or (middle := sorted(rows)[len(rows) // 2][0]) <= allowed:
+        return None
+    _share, number, index = max(rows)
+    run = runs[number]
+    row = oracle.logits(run.forced, len(run.request.prompt) - 1)[index]
+    other = _worst_but((run.logits[index].double() - row).abs(), run.tokens[index])
+    what = f"logits are typically not {oracle.name}'s (the median of {len(rows)} rows, over the spread)"
+    return _divergence("SE-3", what, run, index, other, middle, allowed, _seen(run, index, other, oracle.name, row)), run
 
 
 def _wrong_token(run: Emitted, oracle: Oracle, index: int, row: torch.Tensor, allowed: float) -> Divergence | None:
@@ -249,6 +299,8 @@ def explained(divergence: Divergence, run: Emitted, oracle: Oracle) -> Divergenc
 
 def worst_shares(run: Emitted, oracle: Oracle) -> Iterator[float]:
     """For each token: the largest error of a logit, as a share of the spread."""
+    if not run.tokens:
+        return
     truth = oracle.logits(run.forced, len(run.request.prompt) - 1)
     yield from ((run.logits.double() - truth).abs().amax(dim=1) / truth.std(dim=1)).tolist()
 

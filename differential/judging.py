@@ -23,6 +23,8 @@ from differential.compare import (
     endings,
     explained,
     tolerance_of,
+    typical_of,
+    typically_off,
     worst_shares,
 )
 from differential.hf_oracle import HfOracle
@@ -101,7 +103,7 @@ class Judge:
             self._plain[world, tuple(requests)] = ran
         asked: Counter[str] = Counter()
         found = self._first(world, requests, ran, asked)
-        shares = tuple(share for each in ran.emitted if each.tokens for share in worst_shares(each, self.oracles.own))
+        shares = tuple(share for each in ran.emitted for share in worst_shares(each, self.oracles.own))
         if found is not None:
             divergence, emitted = found
             for oracle in self.oracles:
@@ -124,8 +126,9 @@ class Judge:
                     return found, each
             if (found := endings(each)) is not None:
                 return found, each
-        if not self.asks_plain_run:
-            return None
+        typical = typical_of(DTYPES[self.model.dtype], self.model.name)
+        if (off := typically_off(ran.emitted, self.oracles.own, typical)) is not None or not self.asks_plain_run:
+            return off
         for each, plain in zip(ran.emitted, self._plain_run(world, requests).emitted, strict=True):
             found = against_plain(each, plain, self.oracles.own, share)
             if found is None and world.setting.is_batch_invariant:
