@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from engine_under_test import Engine, EngineConfig, FinishReason, Output, Request, SamplingParams
 from engine_under_test.errors import ConfigError, RunnerError
-from engine_under_test.execution.attention import Attention, Eager, PagedTorch, choose_attention
+from engine_under_test.execution.attention import Attention, Eager, PagedTorch, PagedTriton, choose_attention
 from engine_under_test.execution.products import PackedProduct, choose_product
 from engine_under_test.execution.transformer import BUFFER, TransformerRunner
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
@@ -349,3 +349,18 @@ def test_tokens_with_packed_weights_are_the_same() -> None:
     for request in REQUESTS:
         engine.submit(request)
     assert drain(engine) == alone()
+
+
+def test_the_triton_kernels_stand_behind_the_same_runner() -> None:
+    """Under Triton's interpreter, in chunks beside decodes: the tokens of attention in torch."""
+    shape = LlamaConfig(96, 64, num_layers=1, num_heads=3, num_kv_heads=1, head_size=64, intermediate_size=40)
+    weights = tiny_random(shape, 4)
+    config = replace(ENGINE, block_size=16, num_blocks=8, max_tokens_per_step=24)
+    requests = [Request(str(length), prompt_of(length, length), SamplingParams(max_tokens=3)) for length in (5, 17, 30)]
+    found = []
+    for attention in (PagedTriton(), PagedTorch()):
+        engine = Engine(config, TransformerRunner(weights, config.num_blocks, 16, attention=attention))
+        for request in requests:
+            engine.submit(request)
+        found.append(drain(engine))
+    assert found[0] == found[1]
