@@ -51,6 +51,7 @@ def test_the_radix_target_passes_the_portable_walk_with_a_poor_hash(hasher: str)
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_the_portable_walk_finds(target_type: type[RadixTarget], found_by: set[str], seed: int) -> None:
-    world = _walked(target_type, seed, 1500)
+    # The third needs an abort of a row in flight: after 800 operations in the mean at this rate, measured over six seeds.
+    world = _walked(target_type, seed, 8000, replace(SHAPE, abort_rate=0.15))
     assert world.violation is not None
     assert world.violation.invariant in found_by
