@@ -23,8 +23,10 @@ _BLOCK_NAMED = re.compile(r"\bblocks? (\d+)")
 class Teller(Protocol):
     """What is needed of a World to tell its story."""
 
-    violation: Violation | None
     target: Any
+
+    @property
+    def violation(self) -> Violation | None: ...
 
     def apply(self, op: Op) -> bool: ...
 
