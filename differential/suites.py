@@ -40,15 +40,15 @@ FLOAT_SETTINGS = Suite(
     "float-settings",
     "language models, settings",
     partial(with_extras, "float-settings", "differential.float_settings", "check_float_settings"),
-    share_s=45.0,
+    share_s=33.0,
 )
-# Seconds are for tiny models: loading a real one and asking two oracles takes a minute.
+# Profile quick is for seconds: loading a real model and asking two oracles takes most of a minute.
 SMOLLM2 = Suite(
     "smollm2",
     "SmolLM2-135M, two oracles",
     partial(with_extras, "smollm2", "differential.smollm2", "check_smollm2"),
     profiles=frozenset({Profile.PR, Profile.NIGHTLY}),
-    share_s=80.0,
+    share_s=44.0,
 )
 PROCESSED = Suite(
     "processed-sampler-statistics",
