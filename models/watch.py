@@ -59,6 +59,7 @@ class Watch:
         self._counters: Callable[[], Counters] | None = getattr(target, "counters", None)
         self._recount = Recount()
         self._recounted = self._recount.counters if target.caps.has_events else None
+        self._told_tables = self._recount.tables if target.caps.has_events else None
         self._audited_steps = 0
         self._plans_until_healed = 0
         self._is_watched = False  # a fault was active at some time of this happening
@@ -92,6 +93,7 @@ class Watch:
 
     def restarted(self) -> None:
         self._set_unsettled({})
+        self._recount.restarted()
 
     def _set_unsettled(self, flights: dict[int, Flight]) -> None:
         """Plans whose fence has not passed, and what they use and write: new mappings, since moments keep the old ones."""
@@ -171,6 +173,7 @@ class Watch:
             events=events,
             counters=self._counters() if self._counters is not None else None,
             recount=self._recounted,
+            told_tables=self._told_tables,
             uses=self._uses,
             writes=self._writes,
             has_fault=self._is_watched or self.has_fault,

@@ -6,7 +6,7 @@ predicate reads it and returns a `Violation` or None; it keeps no state between 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -189,6 +189,7 @@ class Moment:
     events: tuple[Event, ...] = ()
     counters: Counters | None = None
     recount: Counters | None = None  # what the events of the run add up to so far (`properties.recount`)
+    told_tables: Mapping[RowId, Sequence[int]] | None = None  # which blocks each row owns by the events so far
     in_flight: tuple[PlannedStep, ...] = ()
     uses: Mapping[int, frozenset[int]] = field(default_factory=dict)
     writes: Mapping[int, frozenset[int]] = field(default_factory=dict)

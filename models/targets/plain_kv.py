@@ -17,6 +17,7 @@ from engine_under_test.types import BlockCopy, Event, EventKind, Plan, Reservati
 class _Row:
     """What one row of a plan in flight took. ``source``: the block that the one at ``place`` is a copy of."""
 
+    row_id: RowId
     table: BlockTable
     end: int
     num_blocks_before: int
@@ -45,7 +46,7 @@ class PlainKv:
         copies: list[BlockCopy] = []
         taken: list[tuple[int, ...]] = []
         held: list[_Row] = []
-        for table, start, count in self._rows(plan, tables):
+        for row_id, (table, start, count) in zip(plan.row_ids(), self._rows(plan, tables), strict=True):
             before, (number, offset) = len(table.blocks), divmod(start, self.block_size)
             new = [self._take() for _ in range(self._need(table, start, count))]
             taken.append(tuple(new))
@@ -55,7 +56,7 @@ class PlainKv:
                 copies.append(BlockCopy(source, new[0], offset))
                 table.replace(number, new.pop(0))
             table.blocks += tuple(new)
-            held.append(_Row(table, start + count, before, source, number))
+            held.append(_Row(row_id, table, start + count, before, source, number))
         self.in_flight[plan.plan_id] = held
         self.unsettled.append(plan.plan_id)
         self._tell_reserved(plan, taken, held)
@@ -100,7 +101,7 @@ class PlainKv:
     def commit(self, plan_id: int) -> None:
         for row in self.in_flight.pop(plan_id):
             if not row.table.is_released:
-                row.table.num_owned = -(-row.end // self.block_size)
+                self._own(row, plan_id)
             if row.source is not None:
                 self._let_go(row.source)
         self.unsettled.remove(plan_id)
@@ -109,6 +110,12 @@ class PlainKv:
         for block in [block for block, plan in self.quarantine.items() if plan <= plan_id]:
             del self.quarantine[block]
             self._free(block)
+
+    def _own(self, row: _Row, plan_id: int) -> None:
+        table, end = row.table, -(-row.end // self.block_size)
+        copy = () if row.source is None else (table.blocks[row.place],)
+        self._events.append(Event(EventKind.OWNED, row.row_id, plan_id, (*copy, *table.blocks[table.num_owned : end])))
+        table.num_owned = end
 
     def release(self, table: BlockTable, row: RowId) -> None:
         table.is_released = True

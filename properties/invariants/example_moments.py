@@ -59,6 +59,7 @@ LANDED = Moment(
     uses=USES,
     counters=Counters(scheduled_tokens=4, finished={FinishReason.STOP: 1}),
     recount=Counters(scheduled_tokens=4, finished={FinishReason.STOP: 1, FinishReason.ABORT: 0}),
+    told_tables={s.row_id: s.table for s in COMMITTED.sequences() if s.table},
 )
 DELIVERED = Moment(
     CAPS,
@@ -308,6 +309,7 @@ LATE = replace(
         running=COMMITTED.running[:3],
     ),
     events=(Event(EventKind.ROW_DROPPED, RowId("b", 0, 1, 0), 5), Event(EventKind.COMMITTED, plan_id=5)),
+    told_tables={s.row_id: s.table for s in COMMITTED.running[:3] if s.table},
 )
 # b was aborted and its identifier bears another life.
 _B_REBORN = seen(B, incarnation=2, status=Status.WAITING)

@@ -216,6 +216,23 @@ def counters_equal_a_recount(moment: Moment) -> Violation | None:
     return None
 
 
+def tables_equal_a_recount(moment: Moment) -> Violation | None:
+    """SC-14: each choice owns the blocks that the events of the run say, in the order of its table; at audits, nobody else any.
+
+    Source: engine_under_test/types.py, EventKind ("every transition of a request, a plan or a block").
+    """
+    told, seen = moment.told_tables, view(moment)
+    assert told is not None
+    for s in seen.after.sequences if moment.is_audit else [s for _, s in seen.fresh]:
+        table = told.get(s.row_id, ())
+        if len(table) != len(s.table) or tuple(table) != s.table:
+            return violation("SC-14", f"table of {row_named(s.row_id)}", s.table, f"{tuple(table)}, by the events")
+    if moment.is_audit:
+        for row in told.keys() - seen.after.by_row.keys():
+            return violation("SC-14", f"table of {row_named(row)}", "no such choice", f"{tuple(told[row])}, by the events")
+    return None
+
+
 def deadlines_are_kept(moment: Moment) -> Violation | None:
     """SC-15: a request past its deadline ends within the stated number of iterations.
 
@@ -262,6 +279,7 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
     predicate("SC-5", nobody_vanishes_without_an_end, Happening.DRAINED),
     predicate("SC-11", a_drained_target_holds_nothing, Happening.DRAINED),
     predicate("SC-12", choices_end_where_they_should, Happening.DELIVERED),
+    predicate("SC-14", tables_equal_a_recount, needs=("told_tables",), is_observable=lambda caps: caps.has_events),
     predicate("SC-14", counters_equal_a_recount, needs=("counters", "recount"), is_observable=lambda caps: caps.has_events),
     predicate("SC-15", deadlines_are_kept, Happening.PLANNED, is_observable=lambda caps: caps.has_deadlines),
     predicate(

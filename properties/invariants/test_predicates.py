@@ -259,6 +259,7 @@ BAD = (
     ),
     Bad("counters_equal_a_recount", "one token more", "landed", ("counters", "scheduled_tokens"), 5),
     Bad("counters_equal_a_recount", "an end is not counted", "landed", ("counters", "finished"), {}),
+    Bad("tables_equal_a_recount", "a block that nobody was told of", "landed", ("told_tables", RowId("b", 0, 1, 0)), (12, 11)),
     Bad("deadlines_are_kept", "it lives on", "planned", ("facts", "late"), {("c", 0, 1): 2}),
     Bad("deadline_ends_are_due", "it has not passed", "delivered", ("facts", "time"), 8.0),
     Bad(
