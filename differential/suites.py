@@ -50,6 +50,12 @@ SMOLLM2 = Suite(
     profiles=frozenset({Profile.PR, Profile.NIGHTLY}),
     share_s=44.0,
 )
+STREAMED_TEXT = Suite(
+    "streamed-text",
+    "streamed text, stop strings",
+    partial(with_extras, "streamed-text", "differential.streamed_text", "check_streamed_text"),
+    share_s=20.0,
+)
 PROCESSED = Suite(
     "processed-sampler-statistics",
     "sampler statistics, real logits",
@@ -59,6 +65,7 @@ PROCESSED = Suite(
 SUITES: tuple[Suite, ...] = (
     Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),
     PROCESSED,
+    STREAMED_TEXT,
     FLOAT_SETTINGS,
     SMOLLM2,
 )

@@ -21,6 +21,7 @@ from engine_under_test.types import Caps, DeclaredOrder, ReferenceModel, VictimS
 from properties.checkers import CHECKERS
 from properties.invariants import ALL, CATALOGUE, MOST_DANGEROUS, Predicate, is_most_dangerous
 from properties.moment import Happening
+from properties.streamed_text import TEXT_SENTENCES
 
 _ROOT = Path(__file__).parents[1]
 PAGE: Final = _ROOT / "docs" / "invariants.md"
@@ -146,7 +147,8 @@ def _head() -> list[str]:
         "seen, and which re-created bugs it has caught.",
         "",
         "- A *predicate* judges one moment of a run (`properties/invariants/`), a *checker* a whole run from its history",
-        "  (`properties/checkers.py`).",
+        "  (`properties/checkers.py`), a *text sentence* a choice as the reader of its streamed text saw it",
+        "  (`properties/streamed_text.py`).",
         "- *Observable where* says what a target must have for a predicate to see anything. Elsewhere the invariant is *not",
         "  observable* for that target, which is never the same as passed.",
         "- *Suites* are those that evaluated the identifier in the gate run that was recorded last.",
@@ -179,6 +181,7 @@ def _unproven(kills: Names) -> list[str]:
 
 def _unjudged() -> list[str]:
     judged = {predicate.identifier for predicate in ALL} | {checker.identifier for checker in CHECKERS}
+    judged |= {each.identifier for each in TEXT_SENTENCES}
     left = [f"{entry.identifier} {entry.name}" for entry in CATALOGUE.values() if entry.identifier not in judged]
     told = (
         "Nothing in `properties/` judges these; what they speak of is judged by statistics or reference models, or joins later:"
@@ -191,7 +194,8 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
     yield from (f"### {identifier} {name}{mark}", "", f"{statement[0].upper()}{statement[1:]}.", "")
     predicates = [predicate for predicate in ALL if predicate.identifier == identifier]
     checkers = [checker for checker in CHECKERS if checker.identifier == identifier]
-    if not predicates and not checkers:
+    of_texts = [each for each in TEXT_SENTENCES if each.identifier == identifier]
+    if not (predicates or checkers or of_texts):
         yield from ("No predicate or checker yet.", "")
         return
     yield from ("| sentence | judged at | observable where the target | source |", "|---|---|---|---|")
@@ -200,6 +204,8 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
     for checker in checkers:
         where = "has events" if checker.needs_events else "is any"
         yield f"| {checker.sentence} | whole run | {where} | `properties/checkers.py` |"
+    for each in of_texts:
+        yield f"| {each.sentence} | each streamed choice | has a text front | `properties/streamed_text.py` |"
     yield ""
     yield f"Suites: {_listed(evaluated.get(identifier, ()))}. Kills: {_listed(kills.get(identifier, ()))}."
     yield ""

@@ -216,6 +216,12 @@ def test_a_character_over_several_tokens_is_held_back_until_it_is_whole(tiny: To
     assert _pushed(tiny, tokens) == ["é", "", "", "漢", ""]
 
 
+def test_half_a_surrogate_pair_is_broken_at_its_second_byte(tiny: Tokenizer) -> None:
+    stream = tiny.stream()
+    spelled = {tiny.bytes_of(token): token for token in range(tiny.vocab_size)}
+    assert [stream.push(spelled[byte]) for byte in (b"\xed", b"\xa0", b"\x80", b"a")] == ["", "\ufffd\ufffd", "\ufffd", "a"]
+
+
 def test_a_character_that_never_ends_is_replaced_at_the_end(tiny: Tokenizer) -> None:
     begin = tiny.encode("漢")[:2]
     assert _pushed(tiny, begin) == ["", "", "\ufffd"]

@@ -126,7 +126,11 @@ class TokenStream:
 
     def push(self, token: int) -> str:
         """The text that this token makes certain; it never changes later. Often empty within a character."""
-        return self._decoder.decode(self._tokenizer.bytes_of(token, with_special=self._with_special))
+        text = self._decoder.decode(self._tokenizer.bytes_of(token, with_special=self._with_special))
+        held = self._decoder.getstate()[0]
+        if held[:1] == b"\xed" and held[1:2] >= b"\xa0":  # half a surrogate pair: broken, yet Python waits for the third byte
+            text += self._decoder.decode(b"", final=True)
+        return text
 
     def end(self) -> str:
         """What was held back, replaced by U+FFFD; the stream then is as new."""

@@ -1,0 +1,256 @@
+"""The suite `streamed-text`: what readers see of random texts, cut into tokens at random, with random stop strings (SC-12).
+
+Owns what is drawn, how much of it in which profile, and what becomes of a failure. The tokens go through the text front over
+the engine, alone and several at once, forked, overlapped and aborted; each choice is judged by
+`properties.streamed_text`, from its tokens alone.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from differential.text_world import FIRST_BYTE, TARGET, Spec, text_world
+from engine_under_test.errors import BadInput
+from engine_under_test.types import FinishReason, Request, SamplingParams
+from models.shrink import shrink_world
+from properties.op import Op, OpKind
+from properties.streamed_text import TEXT_SENTENCES, ToldText, certain_text
+from properties.suite import CheckResult, Failure, Profile, SuiteContext
+from properties.verdict import Verdict, Violation
+
+SUITE_ID = "streamed-text"
+_CASES = {Profile.QUICK: 400, Profile.PR: 4_000, Profile.NIGHTLY: 60_000}
+_SHRINK_SECONDS = 10.0
+_WORDS = (
+    b"a",
+    b"b",
+    b"ab",
+    b"aab",
+    b"#",
+    b"##",
+    b"\n\n",
+    b" ",
+    *(word.encode() for word in ("é", "漢", "字", "😀", "👩‍🚀", "\ufffd")),
+)
+_BROKEN = (b"\xff", b"\xf0\x9f", b"\xe6", b"\x80", b"\xed\xa0\x80", b"\xc3")  # no UTF-8: some become so with what follows
+_STEP = Op(OpKind.STEP)
+# What a run of a profile must reach, at least so often for each 100 cases.
+FLOORS: Mapping[str, int] = {
+    "ended by a stop string": 15,
+    "ended by a stop token": 15,
+    "ended by length": 15,
+    "ended by an abort": 5,
+    "a stop string across tokens": 10,
+    "a character across tokens": 30,
+    "forked": 20,
+    "overlapped": 20,
+    "random tokens": 5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A world and what is done in it; the run ends with a drain."""
+
+    spec: Spec
+    ops: tuple[Op, ...]
+
+
+def cases(seed: int) -> Iterator[Case]:
+    """For ever."""
+    number = 0
+    while True:
+        yield draw_case(random.Random(f"{SUITE_ID} {seed} {number}"))
+        number += 1
+
+
+def draw_case(chance: random.Random) -> Case:
+    """One to four requests of one to three choices."""
+    pieces: dict[bytes, int] = {}
+    texts: dict[str, Any] = {}
+    ops: list[Op] = []
+    for name in "abcd"[: chance.randint(1, 4)]:
+        choices = chance.choice((1, 1, 2, 3))
+        drawn = [_bytes(chance) for _ in range(choices)]
+        said = [_cut(chance, data, pieces) for data in drawn]
+        texts[name] = {"said": said, "stops": _stops(chance, drawn)}
+        ops.append(Op(OpKind.ADD, request=_request(chance, name, said)))
+        ops += [_STEP] * chance.randint(0, 3)
+    for name in texts:
+        if chance.random() < 0.2:
+            ops += [*[_STEP] * chance.randint(0, 8), Op(OpKind.ABORT, request_id=name)]
+    config = {
+        "num_blocks": chance.choice((24, 96)),
+        "block_size": chance.choice((2, 4)),
+        "max_tokens_per_step": 24,
+        "max_num_seqs": chance.choice((2, 12)),
+        "max_plans_in_flight": chance.randint(1, 3),
+    }
+    spec: dict[str, Any] = {"target": TARGET, "pieces": [piece.decode("latin-1") for piece in pieces], "texts": texts}
+    spec |= {"config": config} | ({"runner": "fingerprint"} if chance.random() < 0.15 else {})
+    return Case(spec, tuple(ops))
+
+
+def _bytes(chance: random.Random) -> bytes:
+    words = [chance.choice(_BROKEN if chance.random() < 0.15 else _WORDS) for _ in range(chance.randint(1, 9))]
+    return b"".join(words)
+
+
+def _cut(chance: random.Random, data: bytes, pieces: dict[bytes, int]) -> list[int]:
+    """Tokens of `data`, cut anywhere, within characters too; now and then the special token that is text in between."""
+    longest = chance.choice((1, 2, 4, 9))
+    tokens, place = [], 0
+    while place < len(data):
+        piece = data[place : place + chance.randint(1, longest)]
+        place += len(piece)
+        known = FIRST_BYTE + piece[0] if len(piece) == 1 else FIRST_BYTE + 0x100 + pieces.setdefault(piece, len(pieces))
+        tokens += [known, 1] if chance.random() < 0.03 else [known]
+    return tokens
+
+
+def _stops(chance: random.Random, drawn: Sequence[bytes]) -> list[str]:
+    """Parts of the texts, some with a character too many: those that come, and those that nearly come."""
+    found = []
+    for _ in range(chance.choice((0, 1, 1, 2, 3))):
+        text = chance.choice(drawn).decode("utf-8", "replace")
+        begin = chance.randrange(len(text))
+        part = text[begin : begin + chance.randint(1, 4)]
+        found.append(part + chance.choice(("", "", "", "b", "#", "é")))
+    return found
+
+
+def _request(chance: random.Random, name: str, said: Sequence[Sequence[int]]) -> Request:
+    """A limit about where the texts end; sometimes one of the tokens ends a text."""
+    length = max(map(len, said))
+    most = max(1, length + chance.choice((-2, -1, 0, 1, 2)))
+    stop_ids = (chance.choice(chance.choice(said)),) if chance.random() < 0.2 else ()
+    sampling = SamplingParams(
+        max_tokens=most, n=len(said), min_tokens=chance.choice((0, 0, min(2, most))), stop_token_ids=stop_ids, seed=length
+    )
+    prompt = tuple(FIRST_BYTE + ord("?") for _ in range(chance.randint(1, 6)))
+    return Request(name, prompt, sampling)
+
+
+def run_case(spec: Spec, ops: Sequence[Op]) -> tuple[ToldText, ...]:
+    """Every choice, once nothing is left. Raises BadInput where the spec is none."""
+    world = text_world(spec)
+    for op in ops:
+        world.apply(op)
+    world.drain()
+    return world.told()
+
+
+def first_broken(told: Sequence[ToldText]) -> Violation | None:
+    """The first choice of which a sentence does not hold."""
+    judged = (sentence.check(each) for each in told for sentence in TEXT_SENTENCES)
+    return next((found for found in judged if found is not None), None)
+
+
+def judge_case(spec: Spec, ops: Sequence[Op]) -> Violation | None:
+    """What a case ends with; nothing where it can not be run at all."""
+    try:
+        return first_broken(run_case(spec, ops))
+    except BadInput:
+        return None
+
+
+def check_streamed_text(context: SuiteContext) -> CheckResult:
+    """The suite: case after case, up to the first failure, which is shrunk."""
+    total = _CASES[context.profile]
+    reached: Counter[str] = Counter(dict.fromkeys(FLOORS, 0))
+    examples = ops = judged = 0
+    failure: Failure | None = None
+    for case in cases(context.seed):
+        if examples == total or failure is not None:
+            break
+        told = run_case(case.spec, case.ops)
+        examples, ops, judged = examples + 1, ops + len(case.ops), judged + len(told)
+        _count(case.spec, told, reached)
+        context.progress(examples, total)
+        if (violation := first_broken(told)) is not None:
+            failure = failure_of(case, violation, f"{SUITE_ID}#{context.seed:#x}")
+    missed = [
+        f"{name} at least {floor * total // 100} times, found {reached[name]}"
+        for name, floor in FLOORS.items()
+        if failure is None and reached[name] < floor * total // 100
+    ]
+    return CheckResult(
+        SUITE_ID,
+        Verdict.INVALID if failure else Verdict.UNKNOWN if missed else Verdict.VALID,
+        examples=examples,
+        ops=ops,
+        reached=dict(reached),
+        missed=tuple(missed),
+        invariants={"SC-12": judged},
+        failures=(failure,) if failure else (),
+        note=f"{judged:,} streamed choices",
+    )
+
+
+def _count(spec: Spec, told: Sequence[ToldText], reached: Counter[str]) -> None:
+    reached["overlapped"] += spec["config"].get("max_plans_in_flight", 1) > 1
+    reached["random tokens"] += spec.get("runner") == "fingerprint"
+    reached["forked"] += any(each.sampling.n > 1 for each in told)
+    for each in told:
+        number, reason = (each.news[-1].num_tokens, each.news[-1].reason) if each.news else (0, None)
+        certain = [certain_text(b"".join(each.pieces[:count])) for count in range(number + 1)]
+        by_token = reason is FinishReason.STOP and number > 0 and each.token_ids[number - 1] in each.stop_token_ids
+        by_string = reason is FinishReason.STOP and not by_token
+        reached["ended by a stop token"] += by_token
+        reached["ended by a stop string"] += by_string
+        reached["ended by length"] += reason is FinishReason.LENGTH
+        reached["ended by an abort"] += reason is FinishReason.ABORT
+        reached["a stop string across tokens"] += by_string and not any(
+            stop in _text(each.pieces[number - 1]) for stop in each.stops
+        )
+        reached["a character across tokens"] += any(one == other for one, other in pairwise(certain))
+
+
+def _text(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")
+
+
+def failure_of(case: Case, violation: Violation, seed: str, now: Callable[[], float] = time.monotonic) -> Failure:
+    """The violation as a counterexample: operations, payloads and pool as `models.shrink` does it, then the texts."""
+    ends_at = now() + _SHRINK_SECONDS
+    spec, ops = case.spec, case.ops
+    is_better = True
+    while is_better and now() < ends_at:
+        shrunk = shrink_world(spec, ops, violation, run=judge_case, max_seconds=ends_at - now(), now=now)
+        before = spec, ops
+        spec, ops, violation = shrunk.spec, shrunk.ops, shrunk.violation
+        for smaller in _smaller_texts(spec):
+            found = judge_case(smaller, ops) if now() < ends_at else None
+            if found is not None and found.invariant == violation.invariant:
+                spec, violation = smaller, found
+                break
+        is_better = (spec, ops) != before
+    return Failure(violation, seed, spec, ops, len(case.ops))
+
+
+def _smaller_texts(spec: Spec) -> Iterator[Spec]:
+    """One text, stop string or run of tokens less."""
+    texts: Mapping[str, Any] = spec["texts"]
+    for name, text in texts.items():
+        rest = {other: one for other, one in texts.items() if other != name}
+        yield {**spec, "texts": rest}
+        for place in range(len(text["stops"])):
+            yield {**spec, "texts": {**texts, name: {**text, "stops": text["stops"][:place] + text["stops"][place + 1 :]}}}
+        for choice, said in enumerate(text["said"]):
+            for shorter in _shorter(said):
+                spoken = [*text["said"][:choice], shorter, *text["said"][choice + 1 :]]
+                yield {**spec, "texts": {**texts, name: {**text, "said": spoken}}}
+
+
+def _shorter(said: list[int]) -> Iterator[list[int]]:
+    size = len(said)
+    while size:
+        for begin in range(0, len(said), size):
+            yield said[:begin] + said[begin + size :]
+        size //= 2

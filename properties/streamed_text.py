@@ -1,0 +1,170 @@
+"""What the reader of a streamed text must have been told, judged from the tokens alone (SC-12).
+
+Owns the sentence and the value that it judges. Everything is worked out anew from all bytes so far, in the plainest way there
+is: decode, look for stop strings, cut. A crash of the sentence is the caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from engine_under_test.types import FinishReason, SamplingParams
+from properties.invariants.catalogue import CATALOGUE
+from properties.invariants.predicate import violation
+from properties.verdict import Violation
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a reader was told at once: text to be put behind what came before. ``num_tokens``: of the choice, so far."""
+
+    text: str
+    num_tokens: int
+    reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToldText:
+    """One choice: the tokens that the engine gave it, and what its reader was told.
+
+    ``pieces`` are the bytes that each token stands for. ``stop_token_ids`` end a text and are no part of it. ``stops`` are its
+    stop strings. ``is_aborted``: its user asked for its end at some time.
+    """
+
+    subject: str
+    token_ids: tuple[int, ...]
+    pieces: tuple[bytes, ...]
+    sampling: SamplingParams
+    stop_token_ids: frozenset[int]
+    stops: tuple[str, ...]
+    news: tuple[News, ...]
+    is_aborted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextSentence:
+    """A named positive sentence over one streamed choice."""
+
+    identifier: str
+    check: Callable[[ToldText], Violation | None]
+
+    @property
+    def sentence(self) -> str:
+        return self.check.__name__.replace("_", " ")
+
+
+def streamed_texts_are_those_of_their_tokens(told: ToldText) -> Violation | None:
+    """SC-12: at each token the reader has what no later token can change, all of it; the text ends in front of the stop string
+    that is complete first, or with the tokens, for the right reason; and nothing follows."""
+    shown = ""
+    for place, news in enumerate(told.news):
+        shown += news.text
+        is_last = place == len(told.news) - 1
+        if news.reason is not None and not is_last:
+            return _broken(told, f"news behind its end by {news.reason}, at token {news.num_tokens}", "nothing")
+        if not 0 <= news.num_tokens <= len(told.token_ids):
+            return _broken(told, f"{news.num_tokens} tokens told", f"at most {len(told.token_ids)}, as many as there are")
+        if news.reason is None:
+            due = shown_after(told, news.num_tokens)
+            if shown != due:
+                return _broken(told, f"{shown!r} shown after {news.num_tokens} tokens", repr(due))
+    if not told.news or told.news[-1].reason is None:
+        return _broken(told, "no end", "one ending")
+    return _ending(told, shown, told.news[-1])
+
+
+def _ending(told: ToldText, shown: str, last: News) -> Violation | None:
+    number, reason = end_of(told)
+    is_cut_short = told.is_aborted and last.reason is FinishReason.ABORT and (reason is None or last.num_tokens < number)
+    if is_cut_short:
+        number, reason = last.num_tokens, FinishReason.ABORT
+    text = whole_text(told, number, is_stopped_by_token=reason is FinishReason.STOP and _is_stop_token(told, number))
+    cut = cut_at_stop(text, told.stops)
+    if cut != text:
+        reason = FinishReason.STOP
+    if (last.num_tokens, last.reason) != (number, reason):
+        due = f"{reason} after {number}" if reason is not None else "none yet"
+        return _broken(told, f"the end {last.reason} after {last.num_tokens} tokens", due)
+    return None if shown == cut else _broken(told, f"{shown!r} shown in all", repr(cut))
+
+
+def end_of(told: ToldText) -> tuple[int, FinishReason | None]:
+    """The number of tokens with which the choice has to end, and why; (all of them, None) if they give no reason."""
+    for number in range(1, len(told.token_ids) + 1):
+        if _is_stop_token(told, number):
+            return number, FinishReason.STOP
+        certain = certain_text(b"".join(told.pieces[:number]))
+        if cut_at_stop(certain, told.stops) != certain:
+            return number, FinishReason.STOP
+        if number >= told.sampling.max_tokens:
+            return number, FinishReason.LENGTH
+    return len(told.token_ids), None
+
+
+def _is_stop_token(told: ToldText, number: int) -> bool:
+    return 0 < number > told.sampling.min_tokens and told.token_ids[number - 1] in told.stop_token_ids
+
+
+def whole_text(told: ToldText, number: int, *, is_stopped_by_token: bool) -> str:
+    """The text of the first `number` tokens when none follows; what is no UTF-8 is U+FFFD."""
+    return b"".join(told.pieces[: number - is_stopped_by_token]).decode("utf-8", "replace")
+
+
+def shown_after(told: ToldText, number: int) -> str:
+    """What a reader has of a choice that goes on: all text that is certain, but for an end that a stop string begins with."""
+    certain = certain_text(b"".join(told.pieces[:number]))
+    held = [place for place in range(len(certain)) if any(stop.startswith(certain[place:]) for stop in told.stops)]
+    return certain[: min(held)] if held else certain
+
+
+def cut_at_stop(text: str, stops: Sequence[str]) -> str:
+    """The text in front of the stop string that is complete at the earliest character; of several, the longest."""
+    for end in range(1, len(text) + 1):
+        complete = [len(stop) for stop in stops if text[:end].endswith(stop)]
+        if complete:
+            return text[: end - max(complete)]
+    return text
+
+
+def certain_text(data: bytes) -> str:
+    """The text of bytes that others may follow, without an end that may become a character."""
+    held = next((size for size in (3, 2, 1) if size <= len(data) and _begins_a_character(data[-size:])), 0)
+    return data[: len(data) - held].decode("utf-8", "replace")
+
+
+def _begins_a_character(data: bytes) -> bool:
+    """Whether bytes can be added that make one character of `data`, which is none yet. Tries: the first byte added is the
+    lowest or the highest that can follow (E0, ED, F0 and F4 allow only one of the two), the others are the lowest."""
+    if _is_character(data):
+        return False
+    return any(
+        _is_character(data + first + b"\x80" * more) for first, more in product((b"\x80", b"\xbf"), range(3)) if len(data) < 4
+    )
+
+
+def _is_character(data: bytes) -> bool:
+    try:
+        return len(data.decode("utf-8")) == 1
+    except UnicodeDecodeError:
+        return False
+
+
+def _broken(told: ToldText, found: str, expected: str) -> Violation:
+    return violation("SC-12", told.subject, found, expected, *_facts(told))
+
+
+def _facts(told: ToldText) -> tuple[str, ...]:
+    text = b"".join(told.pieces).decode("utf-8", "replace")
+    return (
+        f"{'tokens':<13} {' '.join(repr(piece)[1:] for piece in told.pieces)}",
+        f"{'text':<13} {text!r}",
+        f"{'stop strings':<13} {', '.join(map(repr, told.stops)) or 'none'}",
+        f"{'told':<13} {' '.join(f'{news.num_tokens}:{news.text!r}' for news in told.news)}",
+    )
+
+
+TEXT_SENTENCES: Final[tuple[TextSentence, ...]] = (TextSentence("SC-12", streamed_texts_are_those_of_their_tokens),)
+assert all(each.identifier in CATALOGUE for each in TEXT_SENTENCES)

@@ -1,0 +1,117 @@
+"""The sentence on streamed texts: a good telling passes, and each that differs from it in one field is told apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+from engine_under_test.types import FinishReason, SamplingParams
+from properties.streamed_text import (
+    TEXT_SENTENCES,
+    News,
+    ToldText,
+    certain_text,
+    cut_at_stop,
+    shown_after,
+    streamed_texts_are_those_of_their_tokens,
+)
+
+PIECES = (b"a", "é".encode()[:1], "é".encode()[1:], b"#", b"!", b"##", b"b")
+TOLD = (
+    News("a", 1),
+    News("é", 3),
+    News("#!", 5),
+    News("", 6, FinishReason.STOP),
+)
+GOOD = ToldText("request a, choice 0", (5, 6, 7, 8, 9, 10, 11), PIECES, SamplingParams(), frozenset({0}), ("##",), TOLD)
+
+
+class Bad(NamedTuple):
+    claim: str
+    news: tuple[News, ...]
+
+
+BAD = (
+    Bad("half a character is shown", (News("a", 1), News("\ufffd", 2), *TOLD[1:])),
+    Bad("text is kept back without need", (News("a", 1), News("", 3), News("é#!", 5), TOLD[3])),
+    Bad("the begin of a stop string is shown", (*TOLD[:2], News("#", 4), News("!", 5), TOLD[3])),
+    Bad("what was held back is lost", (*TOLD[:2], News("!", 5), TOLD[3])),
+    Bad("the stop string is shown", (*TOLD[:3], News("##", 6, FinishReason.STOP))),
+    Bad("it ends a token late", (*TOLD[:3], News("", 7, FinishReason.STOP))),
+    Bad("it ends for another reason", (*TOLD[:3], News("", 6, FinishReason.LENGTH))),
+    Bad("it tells of tokens that there are not", (*TOLD[:3], News("", 8, FinishReason.STOP))),
+    Bad("something follows its end", (*TOLD, News("", 6))),
+    Bad("it never ends", TOLD[:3]),
+    Bad("nothing is told", ()),
+)
+
+
+def test_the_good_one_passes() -> None:
+    assert streamed_texts_are_those_of_their_tokens(GOOD) is None
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.claim)
+def test_what_is_told_wrongly_is_found(bad: Bad) -> None:
+    found = streamed_texts_are_those_of_their_tokens(replace(GOOD, news=bad.news))
+    assert found is not None
+    assert (found.invariant, found.name, found.subject) == ("SC-12", "stopping", "request a, choice 0")
+
+
+SHOWN = (*TOLD[:2], News("#!", 5))
+OTHERS = {
+    "an abort": replace(GOOD, stops=(), is_aborted=True, news=(*SHOWN, News("##b", 7, FinishReason.ABORT))),
+    "a stop token": replace(GOOD, stops=(), stop_token_ids=frozenset({10}), news=(*SHOWN, News("", 6, FinishReason.STOP))),
+    "the length limit": replace(
+        GOOD, stops=(), sampling=SamplingParams(max_tokens=6), news=(*SHOWN, News("##", 6, FinishReason.LENGTH))
+    ),
+    "a stop string that held text back": replace(
+        GOOD, stops=("#b",), news=(*SHOWN, News("#", 6), News("", 7, FinishReason.STOP))
+    ),
+}
+
+
+@pytest.mark.parametrize("told", OTHERS.values(), ids=OTHERS.keys())
+def test_every_end_has_its_own_text(told: ToldText) -> None:
+    assert streamed_texts_are_those_of_their_tokens(told) is None
+    last = told.news[-1]
+    assert streamed_texts_are_those_of_their_tokens(replace(told, news=(*told.news[:-1], replace(last, text="?")))) is not None
+
+
+def test_an_abort_that_nobody_asked_for_is_found() -> None:
+    told = replace(GOOD, stops=(), news=(*TOLD[:3], News("##b", 7, FinishReason.ABORT)))
+    assert streamed_texts_are_those_of_their_tokens(told) is not None
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"a\xf0\x9f\x98", "a"),
+        (b"a\xe0", "a"),
+        (b"\xed\x9f", ""),
+        (b"\xf4\x8f\xbf", ""),
+        (b"\xed\xa0", "\ufffd\ufffd"),
+        (b"\xf0\x80", "\ufffd\ufffd"),
+        (b"\xc0", "\ufffd"),
+        (b"\xf0\x9fa", "\ufffda"),
+        (b"\x9f", "\ufffd"),
+    ],
+    ids=repr,
+)
+def test_only_the_begin_of_a_character_is_uncertain(data: bytes, text: str) -> None:
+    assert certain_text(data) == text
+
+
+def test_the_first_character_that_completes_a_stop_string_counts_and_the_longest_of_those() -> None:
+    assert cut_at_stop("xabcd", ("bcd", "abc", "c")) == "x"
+    assert cut_at_stop("xabcd", ("bcd", "xyz")) == "xa"
+
+
+def test_all_ends_that_a_stop_string_begins_with_are_held_back() -> None:
+    told = replace(GOOD, pieces=(b"aab", b"a"), token_ids=(5, 6), stops=("abab", "bax"))
+    assert shown_after(told, 2) == "a"
+
+
+def test_the_sentence_is_of_the_catalogue() -> None:
+    assert [each.sentence for each in TEXT_SENTENCES] == ["streamed texts are those of their tokens"]
