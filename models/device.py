@@ -130,7 +130,7 @@ class Device:
             expected_cells=self._law.cells(tracks, ends),
             row_ends=launch.row_ends,
             expected_tokens=self._expected_tokens(flight, ends),
-            changed_slots=frozenset([word >> 1 for word in changed.tolist()]),
+            changed_slots=frozenset((changed >> 1).tolist()),
             stale_slots=self._stale_slots(step),
             addresses=self._noise.take_addresses(),
         )
@@ -140,15 +140,13 @@ class Device:
         reservation, size, words = step.reservation, self._caps.block_size, self._words
         if size == 1:
             return frozenset()
-        found = [
-            slot
-            for block in chain.from_iterable(reservation.new_blocks)
-            for slot in range(block * size, (block + 1) * size)
-            if words[2 * slot] != POISON or words[2 * slot + 1] != POISON
-        ]
+        new = chain.from_iterable(reservation.new_blocks)
+        slots = set(chain.from_iterable([range(block * size, (block + 1) * size) for block in new]))
+        slots.difference_update(reservation.slots)
+        found = [slot for slot in slots if words[2 * slot] != POISON or words[2 * slot + 1] != POISON]
         for copy in reservation.copies:
             found = [slot for slot in found if not copy.target * size <= slot < copy.target * size + copy.num_slots]
-        return frozenset(found).difference(reservation.slots)
+        return frozenset(found)
 
     def _expected_tokens(self, flight: Flight, ends: list[int]) -> tuple[tuple[int, ...], ...]:
         """What the rows sample by the law; the next plans of these choices compute on it."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from itertools import repeat
-from operator import attrgetter, is_
+from operator import attrgetter, call, is_
 from typing import Final
 
 from engine_under_test.errors import AssayError
 from engine_under_test.types import Caps, Snapshot
 from properties.invariants.predicate import Predicate
-from properties.invariants.view import BITS, EVERY_COLUMN, bits_of, view
+from properties.invariants.view import BITS, EVERY_COLUMN, bits_of
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -90,31 +90,42 @@ class Judge:
         """
         before, after, happening, is_audit = moment.before, moment.after, moment.happening, moment.is_audit
         is_known = before is self._held_of and not is_audit
-        changed = view(moment).changed if is_known else EVERY_COLUMN
+        changed = moment.view.changed if is_known else EVERY_COLUMN
         missing = tuple(map(is_, self._needed(moment), _NONE))
         situation = (happening._value_, before is after and not is_audit, changed, missing, _evidence_of(moment))
         choice = self._chosen.get(situation)
         if choice is None:
             choice = self._chosen[situation] = _Choice(self._choose(happening, situation))
         self._held_of = None
-        number = -1
         try:
-            for number, judge in enumerate(choice.judges):
-                found = judge(moment)
-                if found is not None:
-                    self._count(choice.checks[: number + 1])
-                    return found
+            found = next(filter(None, map(call, choice.judges, repeat(moment))), None)
         except Exception as error:
-            self._count(choice.checks[: number + 1])
-            name = choice.checks[number].predicate.identifier
-            raise CheckerCrashed(f"predicate {name} must judge, but raised {type(error).__name__}: {error}") from error
+            raise self._crashed(choice, moment, error) from error
+        if found is not None:
+            self._count(choice, moment)
+            return found
         choice.times += 1
         if happening in self._whole and (is_known or before is not after or is_audit):
             self._held_of = after
         return None
 
-    def _count(self, asked: Iterable[_Check]) -> None:
-        self._last.update(check.predicate.identifier for check in asked)
+    def _count(self, choice: _Choice, moment: Moment) -> None:
+        """Those asked up to the one that found something. A predicate keeps nothing, so each can be asked again."""
+        for check in choice.checks:
+            self._last[check.predicate.identifier] += 1
+            if check.judge(moment) is not None:
+                return
+
+    def _crashed(self, choice: _Choice, moment: Moment, error: Exception) -> CheckerCrashed:
+        """Says which of them raised."""
+        for check in choice.checks:
+            self._last[check.predicate.identifier] += 1
+            try:
+                check.judge(moment)
+            except Exception:
+                break
+        name = check.predicate.identifier
+        return CheckerCrashed(f"predicate {name} must judge, but raised {type(error).__name__}: {error}")
 
     def _choose(self, happening: Happening, situation: _Situation) -> tuple[_Check, ...]:
         """Those to ask, in their order: they apply, have what they look at, and may find what they did not find before."""
@@ -134,7 +145,7 @@ class Judge:
 
 def _evidence_of(moment: Moment) -> int:
     try:
-        return view(moment).evidence
+        return moment.view.evidence
     except Exception as error:
         what = f"raised {type(error).__name__}: {error}"
         raise CheckerCrashed(f"what a moment holds must be seen before it is judged, but looking {what}") from error

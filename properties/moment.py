@@ -6,10 +6,10 @@ predicate reads it and returns a `Violation` or None; it keeps no state between 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from engine_under_test.types import (
     Snapshot,
     StepResult,
 )
+
+if TYPE_CHECKING:
+    from properties.invariants.view import View
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +162,21 @@ class Happening(StrEnum):
     OTHER = "other"
 
 
-@dataclass(slots=True, eq=False)
+class _Viewed:
+    """`Moment.view`: made when somebody first asks for it; from then on it stands in the moment's own dictionary."""
+
+    _make: Callable[[Moment], View] | None = None
+
+    def __get__(self, moment: Moment, _kind: type) -> View:
+        if self._make is None:
+            from properties.invariants.view import view_of  # which imports this module
+
+            self._make = view_of
+        found = moment.__dict__["view"] = self._make(moment)
+        return found
+
+
+@dataclass(eq=False)
 class Moment:
     """Before, what happened, after. Columns that do not apply stand at their defaults.
 
@@ -189,9 +206,11 @@ class Moment:
     events: tuple[Event, ...] = ()
     counters: Counters | None = None
     recount: Counters | None = None  # what the events of the run add up to so far (`properties.recount`)
-    told_tables: Mapping[RowId, Sequence[int]] | None = None  # which blocks each row owns by the events so far
+    told_tables: Mapping[RowId, tuple[int, ...]] | None = None  # what each row owns by the events so far, likewise
     in_flight: tuple[PlannedStep, ...] = ()
     uses: Mapping[int, frozenset[int]] = field(default_factory=dict)
     writes: Mapping[int, frozenset[int]] = field(default_factory=dict)
     has_fault: bool = False  # a fault is active (a refused block, held fences, ...): liveness is not judged
     is_audit: bool = False
+
+    view = _Viewed()  # what changed from before to after, and what there is to look at (`properties.invariants.view`)

@@ -44,18 +44,18 @@ ROW, OTHER = RowId("a", 0, 1, 0), RowId("a", 1, 1, 0)
 def test_a_table_is_recounted_from_what_rows_own_fork_copy_and_release() -> None:
     counting = Recount()
     counting.add([Event(EventKind.OWNED, ROW, 1, (4, 2)), Event(EventKind.FORKED, OTHER, blocks=(4, 2))])
-    assert counting.tables == {ROW: [4, 2], OTHER: [4, 2]}
+    assert counting.tables == {ROW: (4, 2), OTHER: (4, 2)}
     counting.add([Event(EventKind.COPIED, OTHER, 2, (2, 7)), Event(EventKind.OWNED, OTHER, 2, (7,))])
-    assert counting.tables == {ROW: [4, 2], OTHER: [4, 7]}
+    assert counting.tables == {ROW: (4, 2), OTHER: (4, 7)}
     counting.add([Event(EventKind.RELEASED, ROW, blocks=(2, 4)), Event(EventKind.OWNED, OTHER, 3, (9,))])
-    assert counting.tables == {OTHER: [4, 7, 9]}
+    assert counting.tables == {OTHER: (4, 7, 9)}
 
 
 def test_a_copy_of_a_plan_that_was_lost_takes_no_place_later() -> None:
     counting = Recount()
     counting.add([Event(EventKind.OWNED, ROW, 1, (4, 2)), Event(EventKind.COPIED, ROW, 2, (2, 7))])
     counting.add([Event(EventKind.OWNED, ROW, 3, (7,))])
-    assert counting.tables == {ROW: [4, 2, 7]}
+    assert counting.tables == {ROW: (4, 2, 7)}
 
 
 def test_after_a_restart_nobody_owns_anything() -> None:

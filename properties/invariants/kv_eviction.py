@@ -8,7 +8,6 @@ from typing import Final
 from engine_under_test.types import Caps, PrefixEntry
 from properties.invariants.predicate import Predicate, blocks_named, predicate, violation
 from properties.invariants.reading import reading
-from properties.invariants.view import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -19,7 +18,7 @@ def evicted_blocks_are_idle(moment: Moment) -> Violation | None:
     Source: lmdeploy pull 4700 (eviction picked what was pinned), atlas pull 373.
     """
     assert moment.planned is not None
-    seen = view(moment)
+    seen = moment.view
     evicted = seen.evicted
     if not evicted:
         return None
@@ -42,7 +41,7 @@ def least_recently_used_goes_first(moment: Moment) -> Violation | None:
     Where eviction is on demand there is no queue: then the last release of what went is not behind that of what stayed.
     Source: Kwon et al., SOSP 2023; Zheng et al., SGLang (RadixAttention), NeurIPS 2024, section 3.
     """
-    seen = view(moment)
+    seen = moment.view
     evicted = seen.evicted
     if not evicted:
         return None
@@ -75,7 +74,7 @@ def released_blocks_queue_behind(moment: Moment) -> Violation | None:
 
     Source: Kwon et al., SOSP 2023; the order of a queue of least recent use.
     """
-    seen = view(moment)
+    seen = moment.view
     fresh = seen.freed_cached
     if not fresh:
         return None
@@ -92,7 +91,7 @@ def tails_go_before_heads(moment: Moment) -> Violation | None:
 
     Source: llm-d-inference-sim #704 (blocks of one request were evicted in arbitrary order).
     """
-    seen = view(moment)
+    seen = moment.view
     fresh = seen.freed_cached
     if not fresh:
         return None

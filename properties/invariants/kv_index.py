@@ -7,7 +7,6 @@ from typing import Final
 
 from engine_under_test.types import Caps, EventKind, PrefixEntry, Request
 from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.view import view
 from properties.moment import Content, Happening, Moment
 from properties.verdict import Violation
 
@@ -18,7 +17,7 @@ def index_names_committed_blocks_only(moment: Moment) -> Violation | None:
     Source: nano-vllm pull 209 (blocks could be hit when allocated, before their KV was computed).
     """
     committed, size = moment.facts.content_by_block, moment.after.block_size
-    for block, entry, said in view(moment).touched_contents:
+    for block, entry, said in moment.view.touched_contents:
         if len(entry.tokens) != size:
             return violation(
                 "KV-6", f"block {block}", f"indexed with {len(entry.tokens)} tokens", f"{size} tokens, a full block"
@@ -39,7 +38,7 @@ def nothing_from_before_a_reset_is_found(moment: Moment) -> Violation | None:
     outdated = moment.facts.outdated
     if not outdated:
         return None
-    cached = moment.after.cached if moment.happening is Happening.RESET else view(moment).touched_entries
+    cached = moment.after.cached if moment.happening is Happening.RESET else moment.view.touched_entries
     block = min((block for block in cached if block in outdated), default=None)
     if block is not None:
         return violation(
@@ -53,7 +52,7 @@ def entries_stand_under_their_true_key(moment: Moment) -> Violation | None:
 
     Source: docs/prefix-key.md.
     """
-    touched, expected_key = view(moment).touched_entries, moment.facts.expected_key
+    touched, expected_key = moment.view.touched_entries, moment.facts.expected_key
     for entry in dict.fromkeys(touched.values()):  # blocks of equal content share their entry
         expected = expected_key(entry)
         if expected is not None and expected != entry.key:
@@ -68,7 +67,7 @@ def entries_name_what_their_block_holds(moment: Moment) -> Violation | None:
     Source: nano-vllm pull 218 (a reused block kept its old entry); vllm pull 4762.
     """
     committed = moment.facts.content_by_block
-    for block, _, said in view(moment).touched_contents:
+    for block, _, said in moment.view.touched_contents:
         held = committed.get(block)
         if held is not said and held is not None and said is not None:
             return violation(
@@ -83,7 +82,7 @@ def blocks_are_published_once(moment: Moment) -> Violation | None:
     A block registered twice stays findable by its old content when one registration goes.
     Source: vllm pull 4762 (two tables of cached blocks, one of them cleaned).
     """
-    if id(_PUBLISHED) not in view(moment).event_kinds:
+    if id(_PUBLISHED) not in moment.view.event_kinds:
         return None
     cached = moment.before.cached
     for event in moment.events:
@@ -101,7 +100,7 @@ def hits_hold_the_query(moment: Moment) -> Violation | None:
 
     Source: text-generation-inference pull 3067 (a look-up went on after a partial match); llm-d-inference-sim pull 701.
     """
-    planned = view(moment).planned
+    planned = moment.view.planned
     if not planned.has_hits:
         return None
     size = moment.after.block_size
@@ -124,7 +123,7 @@ def hits_stay_in_their_namespace(moment: Moment) -> Violation | None:
 
     Source: vllm #30931 and #42125, pull 36708; TensorRT-LLM pull 12306.
     """
-    planned = view(moment).planned
+    planned = moment.view.planned
     if not planned.has_hits:
         return None
     plan, size = planned.plan, moment.after.block_size
@@ -147,7 +146,7 @@ def hits_leave_something_to_compute(moment: Moment) -> Violation | None:
 
     Source: nano-vllm pull 199 (a hit on the whole prompt scheduled no token).
     """
-    seen = view(moment)
+    seen = moment.view
     if not seen.planned.has_hits:
         return None
     plan, size = seen.planned.plan, moment.after.block_size
@@ -168,7 +167,7 @@ def committed_content_stays_hittable(moment: Moment) -> Violation | None:
 
     Source: sglang pull 27562 (eviction of an inner node orphaned its subtree).
     """
-    if not (moment.is_audit or moment.happening is Happening.LANDED or view(moment).is_index_changed):
+    if not (moment.is_audit or moment.happening is Happening.LANDED or moment.view.is_index_changed):
         return None
     hittable = moment.facts.hittable
     if not hittable.keys() <= moment.after.cached.keys():
@@ -186,7 +185,7 @@ def beginnings_take_what_can_be_found(moment: Moment) -> Violation | None:
     owed = moment.facts.owed_hits
     if not any(owed.values()):
         return None
-    for row, hits in zip(view(moment).planned.rows, moment.planned.plan.hit_blocks, strict=True):
+    for row, hits in zip(moment.view.planned.rows, moment.planned.plan.hit_blocks, strict=True):
         if len(hits) < (most := owed.get(row[:3], 0)):
             return violation("KV-15", row_named(row), f"begins with a hit of {len(hits)} blocks", f"{most}, as can be found")
     return None
@@ -197,7 +196,7 @@ def parents_of_entries_stay(moment: Moment) -> Violation | None:
 
     Source: sglang pulls 27562 and 31902.
     """
-    if not (moment.is_audit or view(moment).is_index_changed):
+    if not (moment.is_audit or moment.view.is_index_changed):
         return None
     cached, orphans = moment.after.cached, _orphaned_from(moment)
     if not orphans:
@@ -215,7 +214,7 @@ def parents_of_entries_stay(moment: Moment) -> Violation | None:
 
 def _orphaned_from(moment: Moment) -> set[PrefixEntry | None]:
     """Parents of entries that are no entries: where something is new or gone. At an audit, anywhere."""
-    earlier, cached, touched = moment.before.cached, moment.after.cached, view(moment).touched_entries
+    earlier, cached, touched = moment.before.cached, moment.after.cached, moment.view.touched_entries
     lacking = set(map(_parent_of, touched.values())).difference(cached.values(), (None,))
     if not moment.is_audit:
         left = [block for block in touched if block in earlier]  # under another entry now

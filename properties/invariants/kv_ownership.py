@@ -11,7 +11,6 @@ from typing import Final
 from engine_under_test.types import PADDING_BLOCK, Caps, EventKind, ReferenceModel
 from properties.invariants.predicate import HOLDERS, Predicate, blocks_named, predicate, violation
 from properties.invariants.reading import Reading, reading
-from properties.invariants.view import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -93,7 +92,7 @@ def freed_blocks_have_no_holder(moment: Moment) -> Violation | None:
 
     Source: TensorRT-LLM pull 12667 (a pinned block of count 0 stayed in the free queue).
     """
-    seen = view(moment)
+    seen = moment.view
     now = seen.after
     if now.has_free_held:
         return violation("KV-4", blocks_named(now.free & now.held), "in the free queue while held", "no holder")
@@ -111,7 +110,7 @@ def freed_blocks_are_behind_their_fence(moment: Moment) -> Violation | None:
 
     Source: sglang pull 18803 (freed at the end of a request while an overlapped forward still read it).
     """
-    freed, after = view(moment).freed, moment.after
+    freed, after = moment.view.freed, moment.after
     if not freed or moment.before.generation != after.generation:
         return None
     for plan_id in after.unsettled:
@@ -129,7 +128,7 @@ def each_acquisition_is_freed_once(moment: Moment) -> Violation | None:
     """
     if not moment.events:
         return None
-    seen = view(moment)
+    seen = moment.view
     if id(_FREED) not in seen.event_kinds or moment.before.generation != moment.after.generation:
         return None
     free = set(seen.before.free)

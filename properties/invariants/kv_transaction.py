@@ -9,7 +9,6 @@ from typing import Final
 from engine_under_test.types import Caps, PrefixEntry, Snapshot
 from properties.invariants.predicate import SEQUENCES, Predicate, blocks_named, predicate, row_named, violation
 from properties.invariants.reading import reading
-from properties.invariants.view import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -20,7 +19,7 @@ def lengths_are_ordered(moment: Moment) -> Violation | None:
     The last visible token is never committed: it is the input of the next step, also of a choice that is computed anew.
     Source: engine_under_test/types.py, SequenceSnapshot; lmdeploy pull 4685 (a length counted twice).
     """
-    size, seen = moment.after.block_size, view(moment)
+    size, seen = moment.after.block_size, moment.view
     for s in seen.after.sequences if moment.is_audit else [s for _, s in seen.fresh]:
         _, _, _, _, _, _, visible, committed, scheduled, allocated, table, reserved, plans = s
         if (
@@ -53,7 +52,7 @@ def decoding_lags_by_one(moment: Moment) -> Violation | None:
     plan, after = moment.landed.plan, moment.after
     if plan.plan_id in after.plans or plan.generation != after.generation:
         return None
-    for s, samples in zip(view(moment).landed_after, plan.samples, strict=True):
+    for s, samples in zip(moment.view.landed_after, plan.samples, strict=True):
         if samples and s is not None and s.visible_len - s.committed_len != 1:
             found = f"{s.visible_len} visible, {s.committed_len} committed"
             return violation("KV-5", row_named(s.row_id), found, "visible - committed = 1 behind a sampled token")
@@ -67,19 +66,19 @@ def reserve_takes_all(moment: Moment) -> Violation | None:
     """
     assert moment.planned is not None
     plan, reservation, size = moment.planned.plan, moment.planned.reservation, moment.after.block_size
-    expected: list[int] = []
-    for i, (position, count, table) in enumerate(zip(plan.starts, plan.num_tokens, reservation.tables, strict=True)):
-        end = position + count
+    tables, starts = reservation.tables, plan.starts
+    for i, (end, table) in enumerate(zip(moment.view.planned.ends, tables, strict=True)):
         if len(table) * size < end:
             return violation("KV-12", row_named(plan.row_id(i)), f"a table of {len(table)} blocks", f"blocks for {end} slots")
-        if count == 1:
-            expected.append(table[position // size] * size + position % size)
-        else:
-            expected.extend(_slots(table, position, end, size))
+    if plan.num_tokens.count(1) == len(starts):  # decodes only, as nearly always
+        expected = [table[start // size] * size + start % size for table, start in zip(tables, starts, strict=True)]
+    else:
+        columns = zip(tables, starts, moment.view.planned.ends, strict=True)
+        expected = [slot for table, start, end in columns for slot in _slots(table, start, end, size)]
     if tuple(expected) != reservation.slots:
         found, wanted = f"slots {reservation.slots}", f"{tuple(expected)}, where the tables put them"
         return violation("KV-12", f"plan {plan.plan_id}", found, wanted)
-    seen = view(moment)
+    seen = moment.view
     if not seen.new <= seen.after.held:
         loose = seen.new - seen.after.held
         return violation("KV-12", blocks_named(loose), f"taken by plan {plan.plan_id} but held by nobody", "held until its end")
@@ -99,7 +98,7 @@ def rollback_restores_everything(moment: Moment) -> Violation | None:
     Preemptions that made room stay: then the states differ by more than the reservation and are not compared.
     Source: nano-vllm pull 211, atlas pull 373 (a failed prefill released nothing of what it had matched).
     """
-    return _same_state(moment, "after the rollback") if view(moment).has_same_rows else None
+    return _same_state(moment, "after the rollback") if moment.view.has_same_rows else None
 
 
 def nothing_planned_leaves_no_trace(moment: Moment) -> Violation | None:
@@ -107,7 +106,7 @@ def nothing_planned_leaves_no_trace(moment: Moment) -> Violation | None:
 
     Source: vllm pull 11565 (hits were referenced before it was known that the rest could be allocated).
     """
-    if moment.planned is not None or moment.before.unsettled != moment.after.unsettled or not view(moment).has_same_rows:
+    if moment.planned is not None or moment.before.unsettled != moment.after.unsettled or not moment.view.has_same_rows:
         return None
     return _same_state(moment, "after a plan that came to nothing")
 
@@ -147,7 +146,7 @@ def commit_applies_the_whole_plan(moment: Moment) -> Violation | None:
         return None
     if plan.plan_id in after.plans or plan.plan_id in after.reservations:
         return violation("KV-12", f"plan {plan.plan_id}", "still in flight behind its result", "committed, nothing reserved")
-    seen = view(moment)
+    seen = moment.view
     for s, end in zip(seen.landed_after, seen.landed.ends, strict=True):
         if s is not None and s.committed_len < end:
             return violation("KV-12", row_named(s.row_id), f"committed {s.committed_len}", f"{end}: its plan is committed")

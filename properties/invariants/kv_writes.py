@@ -7,7 +7,6 @@ from typing import Final
 
 from engine_under_test.types import BlockCopy, SequenceSnapshot
 from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.view import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -39,7 +38,7 @@ def writes_of_a_slot_are_ordered(moment: Moment) -> Violation | None:
 def _own_blocks(moment: Moment) -> set[int]:
     """What rows of the planned step held before it, by their table or by plans of theirs in flight, and hold still."""
     assert moment.planned is not None
-    seen = view(moment)
+    seen = moment.view
     own: set[int] = set()
     for one, other in zip(seen.planned_before, seen.planned_after, strict=True):
         if one is not None and other is not None:
@@ -55,7 +54,7 @@ def committed_slots_are_never_rewritten(moment: Moment) -> Violation | None:
     """
     assert moment.planned is not None
     size = moment.after.block_size
-    for sequence, start in zip(view(moment).planned_after, moment.planned.plan.starts, strict=True):
+    for sequence, start in zip(moment.view.planned_after, moment.planned.plan.starts, strict=True):
         if sequence is not None and start < sequence.committed_len:
             row = sequence.row_id
             return violation("KV-3", row_named(row), f"writes from position {start}", f"from {sequence.committed_len} on")
@@ -70,7 +69,7 @@ def taken_blocks_have_no_holder(moment: Moment) -> Violation | None:
 
     Source: mini-sglang pull 142 (pages freed while a page table still pointed to them).
     """
-    seen = view(moment)
+    seen = moment.view
     taken, new = seen.taken, seen.new
     if len(new) != len(taken):
         return violation("KV-10", blocks_named(b for b in new if taken.count(b) > 1), "taken twice by one plan", "once")
@@ -84,7 +83,7 @@ def taken_blocks_are_behind_every_use(moment: Moment) -> Violation | None:
 
     Source: sglang #24527 (pages reused whose remote writer was still active), pull 18803.
     """
-    new = view(moment).new
+    new = moment.view.new
     if not new or moment.before.generation != moment.after.generation:
         return None
     for plan_id in moment.after.unsettled:
@@ -118,7 +117,7 @@ def shared_blocks_are_copied_on_write(moment: Moment) -> Violation | None:
     Source: Kwon et al., SOSP 2023, section 4.4 (copy on write at block granularity).
     """
     assert moment.planned is not None
-    reservation, size, seen = moment.planned.reservation, moment.after.block_size, view(moment)
+    reservation, size, seen = moment.planned.reservation, moment.after.block_size, moment.view
     counts = seen.after.holder_counts
     rows = zip(seen.planned_after, moment.planned.plan.starts, reservation.tables, reservation.new_blocks, strict=True)
     for sequence, start, table, new in rows:
@@ -147,7 +146,7 @@ def _sharers(moment: Moment, sequence: SequenceSnapshot, block: int) -> str:
     Who copies it in this plan has left it; who has an earlier plan in flight may have.
     """
     assert moment.planned is not None
-    seen = view(moment)
+    seen = moment.view
     now = seen.after
     if now.table_counts[block] < 2:
         return ""

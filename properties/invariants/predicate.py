@@ -12,7 +12,7 @@ from typing import Final
 
 from engine_under_test.types import Caps
 from properties.invariants.catalogue import CATALOGUE
-from properties.invariants.view import SEQUENCES, TABLES, bits_of, view
+from properties.invariants.view import SEQUENCES, TABLES, bits_of
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -64,7 +64,7 @@ class Predicate:
 
     def has_evidence(self, moment: Moment) -> bool:
         wanted = bits_of(self.only_with)
-        return all(look(moment) is not None for look in self._looks) and not wanted & ~view(moment).evidence
+        return all(look(moment) is not None for look in self._looks) and not wanted & ~moment.view.evidence
 
 
 def predicate(

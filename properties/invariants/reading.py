@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import chain
+from itertools import chain, repeat
 from operator import add, attrgetter, itemgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -89,13 +89,12 @@ class Reading:
     @Derived
     def holder_counts(self) -> tuple[int, ...] | None:
         """For each physical block, how many tables, reservations and pins name it; None if one names a block of no pool."""
-        counts = [0] * (self.snapshot.num_blocks + 1)
-        try:
-            for block in chain(*self.tables, *self.snapshot.reservations.values(), self.snapshot.pinned):
-                counts[block] += 1
-        except IndexError:
+        snapshot = self.snapshot
+        counts = Counter(chain(*self.tables, *snapshot.reservations.values(), snapshot.pinned))
+        blocks = range(snapshot.num_blocks + 1)
+        if counts and not (min(counts) >= 0 and max(counts) in blocks):
             return None
-        return tuple(counts)
+        return tuple(map(counts.get, blocks, repeat(0)))
 
     @Derived
     def free(self) -> frozenset[int]:

@@ -8,7 +8,6 @@ from typing import Final
 from engine_under_test.types import EventKind, RowId
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
 from properties.invariants.reading import ChoiceKey
-from properties.invariants.view import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -20,7 +19,7 @@ def results_are_applied_in_plan_order(moment: Moment) -> Violation | None:
 
     Source: transformers pull 45943 (results put in order by counters that did not start at zero).
     """
-    before, applied = moment.before.plans, view(moment).applied
+    before, applied = moment.before.plans, moment.view.applied
     if applied != list(before[: len(applied)]):
         found, expected = f"plans {applied} applied", f"the oldest of {list(before)} first"
         return violation("SC-1", "results", found, expected)
@@ -35,7 +34,7 @@ def results_move_their_own_rows_only(moment: Moment) -> Violation | None:
     moved = _moves_of_result(moment)
     if moved is None:
         return None
-    seen = view(moment)
+    seen = moment.view
     before, after = seen.before.by_row, seen.after.by_row
     of_plan = [(before.get(row), after.get(row)) for row in moved]
     for was, now in (*of_plan, *seen.fresh):
@@ -52,7 +51,7 @@ def outputs_are_the_tokens_of_their_rows(moment: Moment) -> Violation | None:
 
     Source: transformers pull 45943.
     """
-    for output, _, choice in view(moment).told:
+    for output, _, choice in moment.view.told:
         if choice is not None:
             expected = tuple(choice.emitted[output.index : output.index + len(output.token_ids)])
             if output.token_ids == expected:
@@ -70,7 +69,7 @@ def late_rows_are_dropped(moment: Moment) -> Violation | None:
 
     Source: vllm pull 47900, TensorRT-LLM pull 10943.
     """
-    for row, has_life in _late_rows(moment) if view(moment).late_rows else ():
+    for row, has_life in _late_rows(moment) if moment.view.late_rows else ():
         if has_life and (found := _effect_of(moment, row)):
             return violation("AS-3", row_named(row), found, "dropped: its epoch is over")
     return None
@@ -81,7 +80,7 @@ def older_lives_are_refused(moment: Moment) -> Violation | None:
 
     Source: vllm pull 15043 (an identifier used again met the state of its earlier life), sglang #40125.
     """
-    for row, has_life in _late_rows(moment) if view(moment).late_rows else ():
+    for row, has_life in _late_rows(moment) if moment.view.late_rows else ():
         if not has_life and (found := _effect_of(moment, row)):
             return violation("AS-4", row_named(row), found, "refused: its life is over")
     return None
@@ -109,7 +108,7 @@ _EFFECTS: Final = frozenset({EventKind.EMITTED, EventKind.PUBLISHED, EventKind.O
 def _moves_of_result(moment: Moment) -> dict[tuple[str, int, int, int], Progress] | None:
     """What may move, by row; None if results that had waited were applied too."""
     assert moment.result is not None
-    seen = view(moment)
+    seen = moment.view
     if not seen.applied:
         return {}
     if moment.landed is None or seen.applied != [moment.landed.plan.plan_id]:
@@ -122,8 +121,8 @@ def _late_rows(moment: Moment) -> Iterator[tuple[RowId, bool]]:
     """Rows of the result that were no longer live when it came; true if their life went on under another epoch or had just
     ended, false if the identifier bears another life or the engine another generation."""
     assert moment.result is not None
-    lives = {(rid, choice): incarnation for rid, choice, incarnation in view(moment).before.choices}
-    for row in view(moment).late_rows:
+    lives = {(rid, choice): incarnation for rid, choice, incarnation in moment.view.before.choices}
+    for row in moment.view.late_rows:
         is_same_life = lives.get((row.request_id, row.choice), row.incarnation) == row.incarnation
         yield row, is_same_life and moment.result.generation == moment.before.generation
 
@@ -133,7 +132,7 @@ def _effect_of(moment: Moment, row: RowId) -> str:
     for event in moment.events:
         if event.kind in _EFFECTS and event.row == row:
             return f"the event {event.kind}"
-    before, after = view(moment).before.by_choice, view(moment).after.by_choice
+    before, after = moment.view.before.by_choice, moment.view.after.by_choice
     moved = _moves_of_result(moment)
     if moved is None:
         return ""

@@ -10,7 +10,6 @@ from typing import Final
 from engine_under_test.types import Caps, DeclaredOrder, ReferenceModel, SequenceSnapshot, VictimSet
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
 from properties.invariants.reading import ChoiceKey, plan_reading
-from properties.invariants.view import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -32,7 +31,7 @@ def nobody_is_preempted_needlessly(moment: Moment) -> Violation | None:
     The one judged is the victim taken last, the first in order; what the others gave up is counted as coming.
     Source: vllm-ascend #16315 (deferred frees were not counted, and everybody was preempted).
     """
-    gone, before = view(moment).victims, moment.before
+    gone, before = moment.view.victims, moment.before
     counts, running = before.ref_counts, before.running
     if not gone or counts is None:
         return None
@@ -68,7 +67,7 @@ def victims_return_when_their_plans_have_landed(moment: Moment) -> Violation | N
         return None
     flights = [plan_reading(step.plan) for step in moment.in_flight]
     older = {row[:3]: (row[3], flight.plan.plan_id) for flight in flights for row in flight.rows}
-    for row in view(moment).planned.rows:
+    for row in moment.view.planned.rows:
         epoch, plan_id = older.get(row[:3], (row[3], 0))
         if epoch < row[3]:
             found = f"planned while plan {plan_id} of its epoch {epoch} is in flight"
@@ -95,7 +94,7 @@ def the_declared_order_is_kept(moment: Moment) -> Violation | None:
     Source: lightllm pull 706 (the selected policy was overwritten by the default).
     """
     left = {_key(s) for s in moment.after.waiting}
-    entered = [s for s in moment.before.waiting if _key(s) not in left and _key(s) in view(moment).after.by_choice]
+    entered = [s for s in moment.before.waiting if _key(s) not in left and _key(s) in moment.view.after.by_choice]
     if not left or not entered:
         return None
     live, aged = moment.facts.live(), moment.facts.came_of_age()

@@ -8,7 +8,6 @@ from typing import Final
 from engine_under_test.types import Caps, DeclaredOrder, Plan, SequenceSnapshot, VictimSet
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
 from properties.invariants.reading import ChoiceKey, reading
-from properties.invariants.view import view
 from properties.moment import ChoiceFacts, Happening, Moment
 from properties.verdict import Violation
 
@@ -43,7 +42,7 @@ def rows_are_planned_once(moment: Moment) -> Violation | None:
     """
     assert moment.planned is not None
     plan = moment.planned.plan
-    names = list(zip(view(moment).planned.names, plan.choices, strict=True))
+    names = list(zip(moment.view.planned.names, plan.choices, strict=True))
     if len(set(names)) != len(names):
         twice = [name for name in names if names.count(name) > 1]
         return violation("SC-3", f"plan {plan.plan_id}", f"{min(twice)} more than once", "each choice at most once")
@@ -55,7 +54,7 @@ def rows_start_where_they_were_scheduled_to(moment: Moment) -> Violation | None:
 
     Source: nano-vllm pulls 207 and 213, mini-sglang pull 115.
     """
-    seen = view(moment)
+    seen = moment.view
     plan, size = seen.planned.plan, moment.after.block_size
     columns = (seen.planned.rows, plan.starts, seen.planned.ends, plan.hit_blocks, seen.planned_before, seen.planned_after)
     for row, start, end, hits, earlier, now in zip(*columns, strict=True):
@@ -79,7 +78,7 @@ def chunks_cover_prompt_and_output(moment: Moment) -> Violation | None:
 
     Source: Agrawal et al., Sarathi-Serve, OSDI 2024, section 4; vllm pull 26385.
     """
-    seen = view(moment)
+    seen = moment.view
     plan = seen.planned.plan
     cursor = 0
     columns = (plan.num_tokens, plan.num_pending, plan.samples, seen.planned.ends, seen.planned_after, seen.planned_facts)
@@ -143,7 +142,7 @@ def plans_are_not_empty_without_reason(moment: Moment) -> Violation | None:
     """
     if moment.planned is not None or moment.has_fault or moment.before.plans or moment.after.plans:
         return None
-    if not view(moment).has_same_rows:  # somebody ended or was preempted in this verb: the next one is judged
+    if not moment.view.has_same_rows:  # somebody ended or was preempted in this verb: the next one is judged
         return None
     after, now = moment.after, reading(moment.after)
     available = len(now.free)
@@ -208,7 +207,7 @@ def victims_are_allowed(moment: Moment) -> Violation | None:
     In priority order one who came of age goes before the others, and is left out of the comparison.
     Source: Kwon et al., SOSP 2023, section 4.5; lmdeploy pull 4127 (preemption in the wrong order).
     """
-    victims = view(moment).victims
+    victims = moment.view.victims
     if not victims:
         return None
     caps = moment.caps
@@ -245,8 +244,8 @@ def victims_keep_their_tokens(moment: Moment) -> Violation | None:
 
     Source: lmdeploy pull 4564; sglang #36855.
     """
-    for victim in view(moment).victims:
-        s = view(moment).after.by_choice[_key(victim)]
+    for victim in moment.view.victims:
+        s = moment.view.after.by_choice[_key(victim)]
         if s.visible_len != victim.visible_len:
             return violation("SC-9", row_named(s.row_id), f"{s.visible_len} tokens behind", f"{victim.visible_len}, as before")
         if s.committed_len or s.table:

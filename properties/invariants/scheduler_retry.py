@@ -9,7 +9,6 @@ from typing import Final
 
 from engine_under_test.types import Caps, FinishReason
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.view import view
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -25,7 +24,7 @@ def a_lost_plan_is_tried_again_by_half(moment: Moment) -> Violation | None:
     if not lost:
         return None
     assert moment.planned is not None
-    plan, rows = moment.planned.plan, view(moment).planned.rows
+    plan, rows = moment.planned.plan, moment.view.planned.rows
     most = -(-len(lost) // 2)
     again = [row for row in rows if row[:3] in lost]
     if len(again) > most:

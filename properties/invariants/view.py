@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import chain, compress, zip_longest
 from operator import attrgetter, is_not, itemgetter
-from typing import Any, Final
+from typing import Final
 
 from engine_under_test.types import EventKind, Output, PrefixEntry, RowId, SequenceSnapshot
 from properties.invariants.reading import (
@@ -35,7 +35,7 @@ BITS: Final = {column: 1 << number for number, column in enumerate((*COLUMNS, TA
 EVERY_COLUMN: Final = sum(BITS.values())
 _FREE, _CACHED, _RUNNING, _TABLES = BITS["free"], BITS["cached"], BITS["running"], BITS[TABLES]
 _SEQUENCES: Final = sum(BITS[column] for column in SEQUENCES)
-_COLUMN_BITS: Final = [BITS[column] for column in COLUMNS]
+_NUMBERS: Final = range(len(COLUMNS))
 _columns_of = attrgetter(*COLUMNS)
 _frame_of = attrgetter("generation", "cache_generation", "block_size", "num_blocks")
 
@@ -97,8 +97,11 @@ class View:
             return 0
         if _frame_of(before) != _frame_of(after):
             return EVERY_COLUMN
-        pairs: zip[tuple[int, Any, Any]] = zip(_COLUMN_BITS, _columns_of(before), _columns_of(after), strict=True)
-        changed = sum([bit for bit, one, other in pairs if one is not other and one != other])
+        changed = 0
+        one, other = _columns_of(before), _columns_of(after)
+        for number in compress(_NUMBERS, map(is_not, one, other)):
+            if one[number] != other[number]:
+                changed |= 1 << number
         earlier, now = self.before, self.after
         if not changed & _SEQUENCES:
             now.take_over(earlier, OF_SEQUENCES)
@@ -316,10 +319,9 @@ class View:
 _LAST: Final[list[View | None]] = [None]
 
 
-def view(moment: Moment) -> View:
+def view_of(moment: Moment) -> View:
+    """For `Moment.view`: one moment's `after` is the next one's `before`, and so is its reading."""
     known = _LAST[0]
-    if known is not None and known.moment is moment:
-        return known
     one, other = moment.before, moment.after
     before = known.after if known is not None and known.after.snapshot is one else reading(one)
     made = _LAST[0] = View(moment, before, before if one is other else reading(other))
