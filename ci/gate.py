@@ -25,7 +25,7 @@ from ci.last_seen import not_run, read_last_seen
 from ci.mutants.baseline import void
 from ci.mutants.catalogue import MUTANTS
 from ci.mutants.mutant import Fate, Mutant, MutantResult
-from ci.mutants.runner import fate_of, mutant_job
+from ci.mutants.runner import fate_of, missing_extras, mutant_job
 from ci.outcome import Check, Outcome, Proof
 from ci.pool import JobState, Pool
 from ci.progress import Progress
@@ -167,7 +167,8 @@ def plan_jobs(settings: GateSettings, collection: Collection) -> tuple[Job, ...]
 
 
 def draw_mutants(mutants: tuple[Mutant, ...], seed: int, profile: Profile) -> tuple[Mutant, ...]:
-    """Five, drawn by the seed; every one at night."""
+    """Five, drawn by the seed; every one at night. Only those that can be hunted here: what lacks makes its suites unknown."""
+    mutants = tuple(mutant for mutant in mutants if not missing_extras(mutant))
     if profile is Profile.NIGHTLY or len(mutants) <= _MUTANTS_A_GATE:
         return mutants
     return tuple(random.Random(seed).sample(mutants, _MUTANTS_A_GATE))

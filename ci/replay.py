@@ -20,6 +20,7 @@ from properties.verdict import Verdict, Violation
 _TITLE, _DETAIL = 18, 46
 _JUDGED_ELSEWHERE = frozenset({"TR-1", "DET"})  # the bound of a trace; the comparison of two runs
 _LANGUAGE_MODEL = "transformer"  # the target of a world in which a language model runs (`differential.setting`)
+_STREAMED_TEXT = "text"  # the target of a world of readers (`differential.text_world`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,10 @@ def replay(file: ReplayFile, until: int | None = None) -> Replayed:
         from ci.float_replay import replay_floats
 
         return replay_floats(file, until)
+    if file.world.get("target") == _STREAMED_TEXT:
+        from ci.text_replay import replay_texts
+
+        return replay_texts(file, until)
     from models.build import world_from
 
     try:

@@ -55,7 +55,6 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         pytest.param(("replay", "/nowhere.json", "--until", "0"), "'--until'", id="no operation"),
         pytest.param(("trace", "/nowhere.jsonl"), "/nowhere.jsonl", id="a missing trace"),
         pytest.param(("mutants", "no-such-mutant"), "found 'no-such-mutant'", id="an unknown mutant"),
-        pytest.param(("mutants", "stop-one-late", "--record"), "all mutants must be hunted", id="a partial kill table"),
         pytest.param(("bench", "sprint"), "'sprint' is not one of", id="an unknown benchmark"),
     ],
 )

@@ -41,6 +41,7 @@ ENTRIES = (
     Entry("processed-min-p", 1e-8),
     Entry("processed-top-k", 1e-8),
     Entry("processed-top-p", 1e-8),
+    Entry("processed-ties", 1e-8),
     Entry("processed-together", 1e-8),
 )
 

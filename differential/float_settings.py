@@ -114,7 +114,7 @@ def check_float_settings(
     context: SuiteContext, make_runner: MakeRunner = transformer_runner, trials: Sequence[Callable[[ModelSpec], Trial]] = TRIALS
 ) -> CheckResult:
     """The suite: every trial on every model, up to the first divergence, which is shrunk."""
-    tally = Tally(SUITE_ID, context.seed)
+    tally = Tally(SUITE_ID, context.seed, context.shrink_s)
     chosen = tuple(models(context.profile, context.seed))
     total = len(chosen) * len(trials)
     with one_thread():

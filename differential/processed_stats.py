@@ -40,11 +40,17 @@ TorchSample = Callable[[torch.Tensor, Draws, Noise], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Parameters under test; its entry in the ledger has the same name."""
+    """Parameters under test; its entry in the ledger has the same name. ``step``: logits are rounded to multiples of it, so
+    that some are equal, as those of bfloat16 often are."""
 
     entry_id: str
     name: str
     params: SamplingParams
+    step: float = 0.0
+
+    def rounded(self, logits: torch.Tensor) -> torch.Tensor:
+        """The row that is sampled from."""
+        return (logits / self.step).round() * self.step if self.step else logits
 
 
 WARM = SamplingParams(temperature=1.5)
@@ -53,6 +59,7 @@ SETTINGS = (
     Setting("processed-min-p", "min-p", replace(WARM, min_p=0.05)),
     Setting("processed-top-k", "top-k", replace(WARM, top_k=12)),
     Setting("processed-top-p", "top-p", replace(WARM, top_p=0.8)),
+    Setting("processed-ties", "top-k among equal logits", replace(WARM, top_k=12), step=0.5),
     Setting("processed-together", "min-p, top-k and top-p together", replace(WARM, min_p=0.02, top_k=20, top_p=0.9)),
 )
 
@@ -142,11 +149,12 @@ def ask(
 
 def check_processed(context: SuiteContext, sample: TorchSample = torch_sample) -> CheckResult:
     """The suite: one question for each setting, answered once."""
-    logits, ledger = real_logits(), Ledger()
+    ledger = Ledger()
     answers, failures, examples = [], [], 0
     again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}  # the same samples, not another try
     for number, setting in enumerate(SETTINGS):
         context.progress(number, len(SETTINGS))
+        logits = setting.rounded(real_logits())
         law = processed_law(logits.double().tolist(), setting.params)
         # Settings and runs whose seeds are near each other shall not share addresses: 2^29 seeds lie between them.
         first_seed = (context.seed << 32) + (number << 29)

@@ -77,7 +77,7 @@ def check_smollm2(context: SuiteContext, make_runner: MakeRunner = transformer_r
     folder = model_folder(SMOLLM2)
     if folder is None:
         return _unknown("SmolLM2-135M-Instruct is not on this machine; say assay model fetch, then run the gate again")
-    tally = Tally(SUITE_ID, context.seed)
+    tally = Tally(SUITE_ID, context.seed, context.shrink_s)
     try:
         tokenizer = load_tokenizer(folder)
         asked = requests(tokenizer, context.seed)

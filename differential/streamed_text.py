@@ -26,7 +26,6 @@ from properties.verdict import Verdict, Violation
 
 SUITE_ID = "streamed-text"
 _CASES = {Profile.QUICK: 400, Profile.PR: 4_000, Profile.NIGHTLY: 60_000}
-_SHRINK_SECONDS = 10.0
 _WORDS = (
     b"a",
     b"b",
@@ -174,7 +173,7 @@ def check_streamed_text(context: SuiteContext) -> CheckResult:
         _count(case.spec, told, reached)
         context.progress(examples, total)
         if (violation := first_broken(told)) is not None:
-            failure = failure_of(case, violation, f"{SUITE_ID}#{context.seed:#x}")
+            failure = failure_of(case, violation, f"{SUITE_ID}#{context.seed:#x}", context.shrink_s)
     missed = [
         f"{name} at least {floor * total // 100} times, found {reached[name]}"
         for name, floor in FLOORS.items()
@@ -216,9 +215,11 @@ def _text(piece: bytes) -> str:
     return piece.decode("utf-8", "replace")
 
 
-def failure_of(case: Case, violation: Violation, seed: str, now: Callable[[], float] = time.monotonic) -> Failure:
+def failure_of(
+    case: Case, violation: Violation, seed: str, shrink_s: float, now: Callable[[], float] = time.monotonic
+) -> Failure:
     """The violation as a counterexample: operations, payloads and pool as `models.shrink` does it, then the texts."""
-    ends_at = now() + _SHRINK_SECONDS
+    ends_at = now() + shrink_s
     spec, ops = case.spec, case.ops
     is_better = True
     while is_better and now() < ends_at:

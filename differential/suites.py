@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable
 from functools import partial
 
@@ -18,6 +19,11 @@ _EXTRAS = {
     "triton": "model",
     "transformers": "reference",
 }
+
+
+def is_installed(extra: str) -> bool:
+    """Whether every package of an optional part of the installation can be found; none is imported."""
+    return all(importlib.util.find_spec(package) is not None for package, part in _EXTRAS.items() if part == extra)
 
 
 def with_extras(suite_id: str, module: str, function: str, context: SuiteContext) -> CheckResult:
@@ -41,6 +47,7 @@ FLOAT_SETTINGS = Suite(
     "language models, settings",
     partial(with_extras, "float-settings", "differential.float_settings", "check_float_settings"),
     share_s=33.0,
+    extras=("model", "reference"),
 )
 # Profile quick is for seconds: loading a real model and asking two oracles takes most of a minute.
 SMOLLM2 = Suite(
@@ -49,23 +56,34 @@ SMOLLM2 = Suite(
     partial(with_extras, "smollm2", "differential.smollm2", "check_smollm2"),
     profiles=frozenset({Profile.PR, Profile.NIGHTLY}),
     share_s=44.0,
+    extras=("model", "reference"),
 )
 STREAMED_TEXT = Suite(
     "streamed-text",
     "streamed text, stop strings",
     partial(with_extras, "streamed-text", "differential.streamed_text", "check_streamed_text"),
     share_s=20.0,
+    extras=("model",),
+)
+FLOAT_KERNELS = Suite(
+    "float-kernels",
+    "language models, Triton kernels",
+    partial(with_extras, "float-kernels", "differential.float_kernels", "check_float_kernels"),
+    share_s=20.0,
+    extras=("model", "reference"),
 )
 PROCESSED = Suite(
     "processed-sampler-statistics",
     "sampler statistics, real logits",
     partial(with_extras, "processed-sampler-statistics", "differential.processed_stats", "check_processed"),
     share_s=8.0,
+    extras=("model",),
 )
 SUITES: tuple[Suite, ...] = (
     Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),
     PROCESSED,
     STREAMED_TEXT,
     FLOAT_SETTINGS,
+    FLOAT_KERNELS,
     SMOLLM2,
 )

@@ -48,8 +48,9 @@ def with_params(**changed: object) -> TorchSample:
 def found_wrong(entry_id: str, sample: TorchSample) -> tuple[bool, bool]:
     """Whether the law was rejected, and whether something was drawn that can not be."""
     setting = BY_ID[entry_id]
-    law = processed_law(LOGITS.double().tolist(), setting.params)
-    question, forbidden = ask(setting, LOGITS, law, EFFECT[Profile.QUICK], 99 << 32, sample)
+    logits = setting.rounded(LOGITS)
+    law = processed_law(logits.double().tolist(), setting.params)
+    question, forbidden = ask(setting, logits, law, EFFECT[Profile.QUICK], 99 << 32, sample)
     return judge(question, Ledger()).verdict is Verdict.INVALID, forbidden is not None
 
 
@@ -70,6 +71,7 @@ def test_the_torch_sampler_is_valid_and_says_how_finely_that_was_seen() -> None:
         pytest.param("processed-min-p", {"min_p": 0.0}, (True, True), id="min-p ignored"),
         pytest.param("processed-top-k", {"top_k": 13}, (None, True), id="top-k of one more"),
         pytest.param("processed-top-k", {"top_k": 10}, (True, False), id="top-k of two less"),
+        pytest.param("processed-ties", {"top_k": 13}, (None, True), id="top-k of one more among equals"),
         pytest.param("processed-top-p", {"top_p": 0.82}, (None, True), id="top-p a little too wide"),
         pytest.param("processed-top-p", {"top_p": 0.72}, (True, False), id="top-p too narrow"),
         pytest.param("processed-together", {"top_p": 1.0}, (True, True), id="top-p ignored beside the others"),
@@ -90,13 +92,18 @@ def test_the_suite_names_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_the_law_and_its_cells_hold_what_can_be_drawn(setting: Setting) -> None:
-    params = setting.params
-    law = processed_law(LOGITS.double().tolist(), params)
+    law = processed_law(setting.rounded(LOGITS).double().tolist(), setting.params)
     cells = cells_of(law)
     assert math.fsum(law) == pytest.approx(1)
     assert sorted(token for cell in cells for token in cell) == [token for token, share in enumerate(law) if share > 0]
     assert min(math.fsum(law[token] for token in cell) for cell in cells) >= LEAST_CELL
     assert len(cells) >= 10
+
+
+def test_the_last_token_that_top_k_keeps_is_one_of_several_equal_ones() -> None:
+    setting = BY_ID["processed-ties"]
+    ordered = setting.rounded(LOGITS).sort(descending=True).values
+    assert ordered[setting.params.top_k - 1] == ordered[setting.params.top_k]
 
 
 def test_the_law_of_a_few_tokens_is_the_one_by_hand() -> None:

@@ -18,8 +18,6 @@ from engine_under_test.types import Request
 from properties.suite import CheckResult, Failure, Figure, Label
 from properties.verdict import Verdict
 
-_SHRINK_SECONDS = 20.0
-
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -39,6 +37,7 @@ class Tally:
 
     suite_id: str
     seed: int
+    shrink_s: float = 20.0
     examples: int = 0
     ops: int = 0
     evaluations: Counter[str] = field(default_factory=Counter)
@@ -57,7 +56,7 @@ class Tally:
             done()
             if judged.violation is not None:
                 seed = f"{self.suite_id}#{self.seed:#x}"
-                failure = failure_of(judge, trial.world, requests, judged.violation, seed, max_seconds=_SHRINK_SECONDS)
+                failure = failure_of(judge, trial.world, requests, judged.violation, seed, max_seconds=self.shrink_s)
                 self.failures = (failure,)
                 return
 
@@ -83,7 +82,7 @@ class Tally:
         self.ops += num_requests
         self.evaluations.update(judged.evaluations)
         key = model.name, model.dtype
-        self.worst[key] = max(self.worst.get(key, 0.0), *judged.shares)
+        self.worst[key] = max((self.worst.get(key, 0.0), *judged.shares))  # of no token at all, if every request failed
         for name, floor in trial.floors.items():
             found = judged.ran.reached.get(name, 0)
             self.reached[f"{trial.name}: {name}"] += found

@@ -97,17 +97,20 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class SuiteContext:
-    """``progress(done, total)`` may be called as often as the suite likes, with work done and planned (examples, steps)."""
+    """``progress(done, total)`` may be called as often as the suite likes, with work done and planned (examples, steps).
+    ``shrink_s``: how long a counterexample may be shrunk, if the suite can say."""
 
     profile: Profile
     seed: int
     progress: Callable[[int, int], None] = lambda _done, _total: None
+    shrink_s: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
     """``run`` is deterministic in profile and seed. ``share_s`` is its aimed wall time on one core in profile pr, used to
-    order the work. ``has_walk_seeds``: each seed is run twice, the second time in a fresh process with another hash seed."""
+    order the work. ``has_walk_seeds``: each seed is run twice, the second time in a fresh process with another hash seed.
+    ``extras``: optional parts of the installation without which the suite is unknown."""
 
     id: str
     title: str
@@ -115,3 +118,4 @@ class Suite:
     profiles: frozenset[Profile] = frozenset(Profile)
     share_s: float = 10.0
     has_walk_seeds: bool = False
+    extras: tuple[str, ...] = ()

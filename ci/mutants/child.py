@@ -1,4 +1,4 @@
-"""A fresh process for one mutant: ``python -m ci.mutants.child JOBS_FILE NUMBER``.
+"""A fresh process for one mutant: ``python -m ci.mutants.child JOBS_FILE NUMBER [SECONDS]``; it gets so much processor time.
 
 Owns the order that makes a mutant real: first the loader, then the mutated module, only then anything that imports the
 engine. Hence nothing of the project but `mutant` and `loader` is imported at the top.
@@ -7,6 +7,8 @@ engine. Hence nothing of the project but `mutant` and `loader` is imported at th
 from __future__ import annotations
 
 import json
+import math
+import resource
 import sys
 import time
 from pathlib import Path
@@ -22,9 +24,12 @@ def main(arguments: list[str]) -> None:
     """Installs the mutant of the job with the given number, hunts it, and writes the job's report."""
     began = time.monotonic()
     path, number = Path(arguments[0]), int(arguments[1])
+    for seconds in map(float, arguments[2:]):  # one, or none; then the system ends it with SIGXCPU
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), resource.getrlimit(resource.RLIMIT_CPU)[1]))
     data = next(item for item in json.loads(path.read_text(encoding="utf-8")) if item["number"] == number)
     payload = data["payload"]
-    result = run_mutant(Mutant(**payload["mutant"]), payload["stories"], tuple(payload["sources"]), data["seed"])
+    mutant = Mutant(**{**payload["mutant"], "hunts": tuple(payload["mutant"]["hunts"])})
+    result = run_mutant(mutant, payload["stories"], tuple(payload["sources"]), data["seed"])
     from ci.jobs import load_jobs, write_report
 
     job = next(job for job in load_jobs(path) if job.number == number)
@@ -38,7 +43,7 @@ def run_mutant(mutant: Mutant, stories: str, sources: tuple[str, ...], seed: int
         install(mutant, ROOT)
         from ci.mutants.hunt import hunt
 
-        found: dict[str, Any] = hunt(stories, sources, seed)
+        found: dict[str, Any] = hunt(stories, sources, seed, mutant.hunts)
     except (StaleMutant, MutationTooLate) as error:
         return MutantResult(mutant.id, mutant.origin, Fate.STALE, note=str(error))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Owns what became of each public bug of allocators, prefix caches, schedulers and overlap: docs/corpus.md, generated.
+"""Owns what became of each public bug of the classes below: docs/corpus.md, generated.
 
     python -m ci.mutants.corpus > docs/corpus.md
 
@@ -21,6 +21,9 @@ _CLASSES = {
     2: "prefix cache",
     3: "scheduler and continuous batching",
     4: "asynchronous and overlapped scheduling",
+    6: "sampling",
+    10: "streaming and front end",
+    12: "persistent batches, graphs and padding",
 }
 
 
@@ -45,7 +48,7 @@ class Bug:
 
 
 def read_bugs(path: Path = _HERE / "corpus.jsonl") -> tuple[Bug, ...]:
-    """The entries of classes 1 to 4, in the order of the file."""
+    """The entries, in the order of the file."""
     found = []
     for line in path.read_text(encoding="utf-8").splitlines():
         data = json.loads(line)

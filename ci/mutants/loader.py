@@ -9,6 +9,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import linecache
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,14 +54,17 @@ def install(mutant: Mutant, root: Path) -> ModuleType:
 
 
 class MutantLoader(importlib.machinery.SourceFileLoader):
-    """Compiles the mutated text under the file's own name, so that tracebacks still point into it."""
+    """Compiles the mutated text under the file's own name, so that tracebacks still point into it. Whoever asks for the source
+    of a function, as Triton does for its kernels, gets the mutated one."""
 
     def __init__(self, mutant: Mutant, root: Path) -> None:
         super().__init__(mutant.module, str(root / mutant.file))
         self._text = mutated_source(mutant, root)
 
     def get_code(self, fullname: str) -> CodeType:  # the inherited one would take the cached byte code of the healthy file
-        code: CodeType = self.source_to_code(self._text.encode(), self.get_filename(fullname))
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self._text.encode(), path)
+        linecache.cache[path] = (len(self._text), None, self._text.splitlines(keepends=True), path)  # never looked up again
         return code
 
 

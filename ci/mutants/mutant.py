@@ -15,7 +15,8 @@ from typing import Any
 class Mutant:
     """``origin`` names the public bug that it re-creates ("vllm 45357"), ``url`` where it is described. ``file`` is relative
     to the repository ("engine_under_test/kv/transaction.py"). ``snippet`` must occur in it exactly once. ``note`` says in a
-    sentence what the bug does."""
+    sentence what the bug does. ``hunts``: the suites that look for it, in this order; none: the stories and every suite that
+    needs no optional part of the installation."""
 
     id: str
     origin: str
@@ -24,6 +25,7 @@ class Mutant:
     snippet: str
     replacement: str
     note: str
+    hunts: tuple[str, ...] = ()
 
     @property
     def module(self) -> str:
@@ -35,17 +37,18 @@ class Fate(StrEnum):
     """What became of a mutant. Only `KILLED` counts as killed."""
 
     KILLED = "killed"  # a catalogue predicate or a statistical test over a run saw it
-    SURVIVED = "survived"  # the hunt ended, or 30 s passed, without a kill
+    SURVIVED = "survived"  # the hunt ended, or had 30 s of processor time, without a kill
     STALE = "stale"  # its snippet does not occur exactly once: nothing was tested
     VOID = "void"  # killed, but the engine is broken without it
-    NOT_RUN = "not run"  # its hunt never ended: the run was interrupted or capped, or the process died
+    NOT_RUN = "not run"  # its hunt never began or ended: interrupted, capped, the process died, a package is missing
     BROKEN = "broken"  # the mutated source does not import or crashes: that proves nothing about the harness
 
 
 @dataclass(frozen=True, slots=True)
 class MutantResult:
     """One line of the kill table. ``ops`` is how many operations the hunt had done in the world that was killed, ``shrunk``
-    how many are left after shrinking; None where a statistical test killed it."""
+    how many are left after shrinking; None where a statistical test killed it. ``note``: why it was not killed, or what the
+    shrunk workload of a language model or a text still holds."""
 
     id: str
     origin: str

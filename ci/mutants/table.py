@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ci.atomic import write_text
+from ci.mutants.catalogue import MUTANTS
 from ci.mutants.corpus import document, read_bugs, read_kills
 from ci.mutants.mutant import Fate, MutantResult
 from ci.tree import ROOT
@@ -18,7 +19,7 @@ PATH = ROOT / "ci" / "mutants" / "kills.json"
 PAGE = ROOT / "docs" / "corpus.md"
 _HEAD = ("mutant", "re-creates", "killed by", "after", "shrunk to")
 _NOTE = 150  # characters
-_TIMELESS = ("id", "origin", "verdict", "by", "by_name", "where", "ops", "shrunk", "also")
+_TIMELESS = ("id", "origin", "verdict", "by", "by_name", "where", "ops", "shrunk", "also", "note")
 
 
 def table_lines(results: Sequence[MutantResult]) -> Iterator[str]:
@@ -38,15 +39,17 @@ def closing_line(results: Sequence[MutantResult], floor: int) -> str:
 
 
 def record_kills(results: Sequence[MutantResult]) -> None:
-    """Writes the table, and the page of the corpus, which quotes it."""
-    write_kills(results)
+    """Writes these entries of the table, and the page of the corpus, which quotes it."""
+    write_kills(results, {mutant.id for mutant in MUTANTS})
     write_text(PAGE, document(read_bugs(), read_kills()))
 
 
-def write_kills(results: Sequence[MutantResult]) -> None:
-    """Times are left out: they differ from machine to machine."""
-    entries = [{name: result.to_json()[name] for name in _TIMELESS} for result in sorted(results, key=lambda item: item.id)]
-    write_text(PATH, json.dumps({"schema": 1, "mutants": entries}, indent=1) + "\n")
+def write_kills(results: Sequence[MutantResult], known: Collection[str] = ()) -> None:
+    """Entries of the other `known` mutants stay. Times are left out: they differ from machine to machine."""
+    told = json.loads(PATH.read_text(encoding="utf-8"))["mutants"] if known and PATH.exists() else []
+    entries = {entry["id"]: entry for entry in told if entry["id"] in known}
+    entries |= {result.id: {name: result.to_json()[name] for name in _TIMELESS} for result in results}
+    write_text(PATH, json.dumps({"schema": 1, "mutants": [entries[name] for name in sorted(entries)]}, indent=1) + "\n")
 
 
 def _row(result: MutantResult) -> tuple[str, ...]:
@@ -54,4 +57,5 @@ def _row(result: MutantResult) -> tuple[str, ...]:
         return (result.id, result.origin, result.fate.value.upper(), "", "")
     if result.ops is None or result.shrunk is None:
         return (result.id, result.origin, f"{result.by} {result.by_name}", "a whole run", "")
-    return (result.id, result.origin, f"{result.by} {result.by_name}", f"{result.ops} ops", f"{result.shrunk} ops")
+    shrunk = f"{result.shrunk} ops" + (f" ({result.note})" if result.note else "")
+    return (result.id, result.origin, f"{result.by} {result.by_name}", f"{result.ops} ops", shrunk)

@@ -1,0 +1,76 @@
+"""Replays streamed texts: the operations, what each let the readers see, and the end, judged.
+
+Owns the story of such a run; the comparison with what the file promised is that of every replay (`replay.py`). Never changes
+the file. Imports the text front inside, since no other command needs the tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ci.op_words import describe_op
+from ci.replay import Replayed
+from ci.replay_file import ReplayFile
+from ci.timeline import Scene
+from ci.wording import count
+
+if TYPE_CHECKING:
+    from differential.text_world import TextWorld
+
+
+def replay_texts(file: ReplayFile, until: int | None = None) -> Replayed:
+    """Applies the operations again, at most the first `until`, runs to the end and judges every choice. Raises BadInput if the
+    world is none."""
+    from differential.streamed_text import first_broken
+    from differential.text_world import text_world
+
+    world = text_world(file.world)
+    ops = file.ops if until is None else file.ops[:until]
+    texts = ", ".join(f"{name}: {count(len(said), 'token')}" for name, said in _said(file))
+    header = f"{count(len(ops), 'operation')} on streamed texts ({texts or 'none'})"
+    scenes = []
+    for number, op in enumerate(ops, start=1):
+        before = _heard(world)
+        applies = world.apply(op)
+        scenes.append(_scene(number, *describe_op(op), world, before, is_noop=not applies))
+    if scenes:
+        before = _heard(world)
+        world.drain()
+        scenes.append(_scene(len(ops) + 1, "drain", "until nothing is left", world, before))
+    violation = first_broken(world.told())
+    if violation is not None:
+        scenes[-1] = replace(scenes[-1], violation=violation)
+    return Replayed(file, header, tuple(scenes), violation, num_left=len(file.ops) - len(ops))
+
+
+def _said(file: ReplayFile) -> Iterator[tuple[str, list[int]]]:
+    for name, text in file.world.get("texts", {}).items():
+        yield from ((f"{name}.{choice}" if choice else name, said) for choice, said in enumerate(text["said"]))
+
+
+def _heard(world: TextWorld) -> dict[tuple[str, int, int], int]:
+    return {key: len(news) for key, news in world.news.items()}
+
+
+def _scene(
+    number: int,
+    title: str,
+    detail: str,
+    world: TextWorld,
+    before: dict[tuple[str, int, int], int],
+    *,
+    is_noop: bool = False,
+) -> Scene:
+    return Scene(number, title, detail, is_noop, tuple(_changes(world, before)), blocks={}, state=())
+
+
+def _changes(world: TextWorld, before: dict[tuple[str, int, int], int]) -> Iterator[str]:
+    """ "a: token 3 shows 'é'", "a: stop after 5 tokens"."""
+    for key, told in world.news.items():
+        name, _life, choice = key
+        who = f"{name}.{choice}" if choice else name
+        for news in told[before.get(key, 0) :]:
+            end = f", ended by {news.reason}" if news.reason is not None else ""
+            yield f"{who}: {count(news.num_tokens, 'token')}, shows {news.text!r}{end}"

@@ -1,0 +1,53 @@
+"""The suite of the Triton kernels: valid under the interpreter, and a kernel that is a little wrong is found and shrunk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from differential.float_kernels import ATTENTION, SUITE_ID, check_float_kernels, models, trials
+from differential.setting import ModelSpec
+from differential.suites import FLOAT_KERNELS, SUITES
+from differential.trials import Trial
+from engine_under_test.execution import kernels
+from properties.suite import Profile, SuiteContext
+from properties.verdict import Verdict
+
+CONTEXT = SuiteContext(Profile.QUICK, 11, shrink_s=6.0)
+
+
+def test_the_engine_is_valid_and_reaches_what_it_should() -> None:
+    result = check_float_kernels(CONTEXT)
+    assert (result.verdict, result.missed, result.failures) == (Verdict.VALID, (), ())
+    assert "plans as with fingerprints" in result.note
+
+
+def test_a_decode_that_reads_a_position_less_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = kernels.decode_attention
+
+    def shorter(queries, key_cache, value_cache, tables, lengths, block_size):  # type: ignore[no-untyped-def]  # as it is called
+        return whole(queries, key_cache, value_cache, tables, (lengths - 1).clamp(min=1), block_size)
+
+    monkeypatch.setattr(kernels, "decode_attention", shorter)
+    result = check_float_kernels(CONTEXT, told=_first)
+    assert result.verdict is Verdict.INVALID
+    (failure,) = result.failures
+    assert failure.violation.invariant in ("SE-1", "SE-3")
+    assert len(failure.ops) == 1
+    assert failure.world["setting"]["attention"] == ATTENTION
+
+
+def _first(model: ModelSpec) -> tuple[Trial, ...]:
+    return trials(model)[:1]
+
+
+def test_every_trial_runs_on_the_kernels() -> None:
+    (model,) = models(Profile.QUICK, 1)
+    assert {trial.world.setting.attention for trial in trials(model)} == {ATTENTION}
+    assert len({replace(trial.world.setting, name="") for trial in trials(model)}) > 1
+
+
+def test_the_suite_bears_the_name_that_it_reports() -> None:
+    assert FLOAT_KERNELS in SUITES
+    assert FLOAT_KERNELS.id == SUITE_ID
