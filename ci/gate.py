@@ -7,7 +7,6 @@ Owns the order of these steps and the cap on time. Never runs a suite itself, ne
 from __future__ import annotations
 
 import importlib
-import random
 import tempfile
 import time
 import traceback
@@ -24,8 +23,9 @@ from ci.judging import budget_doubt, judge, judge_pair, last_line
 from ci.last_seen import not_run, read_last_seen
 from ci.mutants.baseline import void
 from ci.mutants.catalogue import MUTANTS
+from ci.mutants.draw import draw_mutants
 from ci.mutants.mutant import Fate, Mutant, MutantResult
-from ci.mutants.runner import fate_of, missing_extras, mutant_job
+from ci.mutants.runner import fate_of, mutant_job
 from ci.outcome import Check, Outcome, Proof
 from ci.pool import JobState, Pool
 from ci.progress import Progress
@@ -38,7 +38,6 @@ from properties.verdict import Verdict, merge
 DEFAULT_SOURCES = ("models.suites", "differential.suites")
 DEFAULT_BUDGET_S = {Profile.QUICK: 120.0, Profile.PR: 600.0, Profile.NIGHTLY: 3 * 3600.0}
 _POLL_S = 0.1
-_MUTANTS_A_GATE = 5
 _MODULO = 2**32 - 1  # PYTHONHASHSEED is a number below 2**32
 
 
@@ -164,14 +163,6 @@ def plan_jobs(settings: GateSettings, collection: Collection) -> tuple[Job, ...]
     for mutant in draw_mutants(settings.mutants, settings.seed, settings.profile):
         jobs.append(mutant_job(mutant, len(jobs), settings.seed))
     return tuple(jobs)
-
-
-def draw_mutants(mutants: tuple[Mutant, ...], seed: int, profile: Profile) -> tuple[Mutant, ...]:
-    """Five, drawn by the seed; every one at night. Only those that can be hunted here: what lacks makes its suites unknown."""
-    mutants = tuple(mutant for mutant in mutants if not missing_extras(mutant))
-    if profile is Profile.NIGHTLY or len(mutants) <= _MUTANTS_A_GATE:
-        return mutants
-    return tuple(random.Random(seed).sample(mutants, _MUTANTS_A_GATE))
 
 
 def hash_seeds(seed: int) -> tuple[int, int]:

@@ -19,9 +19,10 @@ from jsonschema import validate
 from rich.console import Console
 
 from ci.doubles import sound as sound_doubles
-from ci.gate import GateSettings, collect, draw_mutants, hash_seeds, merge_all, run_gate
+from ci.gate import GateSettings, collect, hash_seeds, merge_all, run_gate
 from ci.jobs import find_suite
 from ci.last_seen import read_last_seen
+from ci.mutants.draw import draw_mutants
 from ci.mutants.mutant import Fate, Mutant, MutantResult
 from ci.outcome import Check, Proof
 from ci.progress import progress_for

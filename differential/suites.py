@@ -65,10 +65,12 @@ STREAMED_TEXT = Suite(
     share_s=20.0,
     extras=("model",),
 )
+# The interpreter is slow: not in profile quick either.
 FLOAT_KERNELS = Suite(
     "float-kernels",
     "language models, Triton kernels",
     partial(with_extras, "float-kernels", "differential.float_kernels", "check_float_kernels"),
+    profiles=frozenset({Profile.PR, Profile.NIGHTLY}),
     share_s=20.0,
     extras=("model", "reference"),
 )

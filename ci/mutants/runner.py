@@ -50,13 +50,16 @@ def select(ids: Sequence[str], mutants: tuple[Mutant, ...] = MUTANTS) -> tuple[M
 
 def missing_extras(mutant: Mutant) -> tuple[str, ...]:
     """The optional parts of the installation that its hunt needs and that are not there."""
-    needed = dict.fromkeys(
-        extra for source in SUITES for suite in _suites_of(source) if suite.id in mutant.hunts for extra in suite.extras
-    )
+    needed = dict.fromkeys(extra for suite in suites_of(mutant) for extra in suite.extras)
     return tuple(extra for extra in needed if not is_installed(extra))
 
 
-def _suites_of(source: str) -> tuple[Suite, ...]:
+def suites_of(mutant: Mutant) -> tuple[Suite, ...]:
+    """Those that its hunt names; none, if it names none."""
+    return tuple(suite for source in SUITES for suite in _offered_by(source) if suite.id in mutant.hunts)
+
+
+def _offered_by(source: str) -> tuple[Suite, ...]:
     suites: tuple[Suite, ...] = importlib.import_module(source).SUITES
     return suites
 
@@ -103,7 +106,7 @@ def hunt_all(mutants: tuple[Mutant, ...], seed: int, workers: int, console: Cons
 
 def _suite_jobs(mutants: Sequence[Mutant], first: int, seed: int) -> Iterator[Job]:
     """The suites that these mutants name, on the engine as it is: a kill by a suite that fails anyway proves nothing."""
-    offered = {suite.id: (source, suite) for source in SUITES for suite in _suites_of(source)}
+    offered = {suite.id: (source, suite) for source in SUITES for suite in _offered_by(source)}
     for number, name in enumerate(dict.fromkeys(name for mutant in mutants for name in mutant.hunts), start=first):
         source, suite = offered[name]
         yield Job(number, Role.SUITE, name, suite.title, source, Profile.QUICK, seed, _SHARE_S)

@@ -16,10 +16,10 @@ from rich.console import Console
 
 from ci import worker
 from ci.doubles import counted as counted_suites
-from ci.gate import draw_mutants
 from ci.jobs import read_report, save_jobs
 from ci.mutants import runner
 from ci.mutants.catalogue import MUTANTS
+from ci.mutants.draw import draw_mutants
 from ci.mutants.hunt import hunt, is_of_the_catalogue, kill_in
 from ci.mutants.loader import StaleMutant, mutated_source
 from ci.mutants.mutant import Fate, Mutant, MutantResult
@@ -106,8 +106,8 @@ def test_a_mutant_names_the_suites_that_look_for_it(tmp_path: Path) -> None:
     assert (result.fate, result.where) == (Fate.KILLED, "counted")
 
 
-def test_every_suite_that_a_mutant_names_is_offered_in_profile_quick() -> None:
-    offered = {suite.id for suite in SUITES if Profile.QUICK in suite.profiles}
+def test_every_suite_that_a_mutant_names_is_offered_in_profile_pr() -> None:
+    offered = {suite.id for suite in SUITES if Profile.PR in suite.profiles}
     named = {name for mutant in MUTANTS for name in mutant.hunts}
     assert named <= offered
     assert len([mutant for mutant in MUTANTS if mutant.hunts]) >= 8
@@ -131,6 +131,17 @@ def test_what_can_not_be_hunted_here_is_told_and_not_drawn(monkeypatch: pytest.M
     if missing:
         (result,) = hunt_all((mutant,), 7, 1, Console(quiet=True))
         assert (result.fate, "pip install" in result.note) == (Fate.NOT_RUN, True)
+
+
+@pytest.mark.parametrize(("profile", "most"), [(Profile.QUICK, 1), (Profile.PR, 3)])
+def test_a_gate_draws_few_of_those_that_load_a_model(profile: Profile, most: int) -> None:
+    drawn = [draw_mutants(MUTANTS, seed, profile) for seed in range(60)]
+    assert {len(mutants) for mutants in drawn} == {5}
+    named = [sum(bool(mutant.hunts) for mutant in mutants) for mutants in drawn]
+    assert (min(named), max(named)) == (0, most)
+    of_kernels = [mutant for mutants in drawn for mutant in mutants if "float-kernels" in mutant.hunts]
+    assert bool(of_kernels) == (profile is Profile.PR)
+    assert set(draw_mutants(MUTANTS, 7, Profile.NIGHTLY)) == set(MUTANTS)
 
 
 def test_a_snippet_that_no_longer_matches_is_loud() -> None:
