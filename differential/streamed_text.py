@@ -232,7 +232,23 @@ def failure_of(
                 spec, violation = smaller, found
                 break
         is_better = (spec, ops) != before
+    tidy = _without_unused(spec)
+    if judge_case(tidy, ops) is not None:
+        spec = tidy
     return Failure(violation, seed, spec, ops, len(case.ops))
+
+
+def _without_unused(spec: Spec) -> Spec:
+    """The same texts with a vocabulary of no more than they need."""
+    first = FIRST_BYTE + 0x100
+    texts: Mapping[str, Any] = spec["texts"]
+    used = sorted({token for text in texts.values() for said in text["said"] for token in said if token >= first})
+    new = {token: first + place for place, token in enumerate(used)}
+    renamed = {
+        name: {**text, "said": [[new.get(token, token) for token in said] for said in text["said"]]}
+        for name, text in texts.items()
+    }
+    return {**spec, "pieces": [spec["pieces"][token - first] for token in used], "texts": renamed}
 
 
 def _smaller_texts(spec: Spec) -> Iterator[Spec]:

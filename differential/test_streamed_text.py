@@ -56,7 +56,8 @@ def test_a_wrong_text_front_is_found_and_shrunk(
     assert failure.violation.invariant == "SC-12"
     assert len(failure.ops) == 1
     (said,) = [one for each in failure.world["texts"].values() for one in each["said"] if one]
-    assert len(said) <= 2
+    assert len(said) <= 3
+    assert len(failure.world["pieces"]) == len({token for token in said if token >= FIRST_BYTE + 0x100})
     assert judge_case(failure.world, failure.ops) == failure.violation
 
 

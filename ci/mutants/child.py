@@ -25,6 +25,7 @@ def main(arguments: list[str]) -> None:
     began = time.monotonic()
     path, number = Path(arguments[0]), int(arguments[1])
     for seconds in map(float, arguments[2:]):  # one, or none; then the system ends it with SIGXCPU
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), resource.getrlimit(resource.RLIMIT_CPU)[1]))
     data = next(item for item in json.loads(path.read_text(encoding="utf-8")) if item["number"] == number)
     payload = data["payload"]
