@@ -58,7 +58,7 @@ def models(profile: Profile, seed: int) -> Iterator[ModelSpec]:
     """Groups of 2, 3 and 1 query heads on a KV head."""
     for number in range(_MODELS[profile]):
         heads, kv_heads = _SHAPES[number % len(_SHAPES)]
-        shape = LlamaConfig(VOCAB, 32, 2, heads, kv_heads, 64, 48)
+        shape = LlamaConfig(VOCAB, 48, 2, heads, kv_heads, 64, 48)
         yield ModelSpec("tiny", "float32", (seed + number) % 2**31, shape)
 
 

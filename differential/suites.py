@@ -62,7 +62,7 @@ STREAMED_TEXT = Suite(
     "streamed-text",
     "streamed text, stop strings",
     partial(with_extras, "streamed-text", "differential.streamed_text", "check_streamed_text"),
-    share_s=20.0,
+    share_s=24.0,
     extras=("model",),
 )
 # The interpreter is slow: not in profile quick either.

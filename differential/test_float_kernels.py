@@ -48,6 +48,14 @@ def test_every_trial_runs_on_the_kernels() -> None:
     assert len({replace(trial.world.setting, name="") for trial in trials(model)}) > 1
 
 
+def test_every_shape_is_one_that_both_oracles_can_build() -> None:
+    shapes = [model.shape for model in models(Profile.NIGHTLY, 1)]
+    assert len(shapes) >= 3
+    for shape in shapes:
+        assert shape is not None
+        assert shape.hidden_size % shape.num_heads == 0  # which transformers asks for
+
+
 def test_the_suite_bears_the_name_that_it_reports() -> None:
     assert FLOAT_KERNELS in SUITES
     assert FLOAT_KERNELS.id == SUITE_ID
