@@ -244,6 +244,7 @@ def aborts(block_size: int, length: int, depth: int) -> Scenario:
         *(abort("a"), add("a", length, 3), PLAN, abort("a"), add("twin", length, 3), add("a", length, 3), land()),
         *(DRAIN, add("b", 1, 1), PLAN, land(), abort("b"), abort("b"), DELIVER),
         *(add("c", length, 3), PLAN, PLAN, abort("c"), land(1), land(), Op(OpKind.LAND_AGAIN), DRAIN),
+        *(add("d", length, 3, n=2), abort("d"), add("d", length, 3, n=3), STEP, abort("d"), DRAIN),  # before they are forked
     )
     reaches = (Reach.ABORT_UNPLANNED, Reach.ABORT_BETWEEN_CHUNKS, Reach.ABORT_LAUNCHED, Reach.ABORT_UNSENT)
     return Scenario(f"aborts {block_size=} {length=} {depth=}", world, ops, reaches)
