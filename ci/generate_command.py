@@ -6,6 +6,7 @@ Owns: flags, what is printed where, and the end by Ctrl-C. Never: how text comes
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from engine_under_test.text import TextDelta
 
 _INTERRUPTED = 130
+_MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))  # torch crashes on as many threads as the system can not start
 
 
 @click.command(short_help="Let the model continue a text, or answer.")
@@ -34,7 +36,7 @@ _INTERRUPTED = 130
 @click.option("--stop", multiple=True, metavar="TEXT", help="End in front of this text (may be repeated).")
 @click.option("--n", type=int, default=1, show_default=True, metavar="N", help="So many answers.")
 @click.option("--model", "name", default="smollm2", show_default=True, metavar="NAME", help="smollm2, tiny, or a path.")
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="Cores to use.  [what torch takes]")
+@click.option("--threads", type=click.IntRange(1, _MOST_THREADS), metavar="N", help="Cores to use.  [what torch takes]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, everything else on standard error.")
 def generate(
     *,

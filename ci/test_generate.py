@@ -96,6 +96,7 @@ def test_a_chat_is_another_prompt(run: Run) -> None:
         pytest.param(("a", "--max-tokens", "4000"), "must fit in the 2048 positions", id="more than the model can hold"),
         pytest.param(("a", "--seed", "x"), "a seed is a whole number", id="a seed that is none"),
         pytest.param(("a", "--threads", "0"), "'--threads'", id="no threads"),
+        pytest.param(("a", "--threads", "100000"), "100000 is not in the range 1<=x<=", id="threads that crash torch"),
     ],
 )
 def test_one_sentence_and_64_for(run: Run, words: tuple[str, ...], sentence: str) -> None:
