@@ -55,16 +55,21 @@ def state_of(weights: LlamaWeights) -> dict[str, torch.Tensor]:
     return state | {"lm_head.weight": weights.head}
 
 
+def missing_extra(error: ImportError) -> BadInput:
+    """The sentence for an installation without `transformers`."""
+    return BadInput(
+        f"the second oracle needs the extra `reference`, found that {error.name} can not be imported; "
+        "say pip install -c constraints.txt -e '.[model,reference]'"
+    )
+
+
 def _model(weights: LlamaWeights) -> LlamaForCausalLM:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched, and nobody is told of a run
     try:
         from transformers import LlamaConfig, LlamaForCausalLM
         from transformers.initialization import no_init_weights
     except ImportError as error:
-        raise BadInput(
-            f"the second oracle needs the extra `reference`, found that {error.name} can not be imported; "
-            "say pip install -c constraints.txt -e '.[model,reference]'"
-        ) from error
+        raise missing_extra(error) from error
     shape = weights.config
     config = LlamaConfig(
         vocab_size=shape.vocab_size,

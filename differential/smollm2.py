@@ -1,7 +1,8 @@
-"""The suite `smollm2`: a real language model, token by token, against both oracles.
+"""The suite `smollm2`: a real language model, as published, token by token, against both oracles.
 
-Owns which prompts, settings and counts. Where the model was not fetched, or a part of the installation is missing, the suite is
-unknown and says what to do. Real prompts are the input; the seed is that of the sampled ones.
+Owns which prompts, settings and counts. What the oracles take from the engine (weights, shape, tokens) is compared first with
+the published file as others read it (`published.py`). Where the model was not fetched, or a part of the installation is
+missing, the suite is unknown and says what to do. Real prompts are the input; the seed is that of the sampled ones.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from typing import Any
 
 from differential.judging import Judge
 from differential.prompts import PROMPTS, Prompt
+from differential.published import CHATS, FIELDS, TENSORS, TEXTS, Published, Read, compare, read_published
 from differential.running import MakeRunner, transformer_runner
-from differential.setting import SMOLLM2, ModelSpec, Setting, World, plain_world
+from differential.setting import SMOLLM2, ModelSpec, Setting, World, plain_world, weights_of
 from differential.threads import one_thread
 from differential.trials import Tally, Trial
 from engine_under_test.config import EngineConfig
 from engine_under_test.errors import BadInput
-from engine_under_test.model.fetch import model_folder
+from engine_under_test.model.fetch import gguf_of, model_folder
 from engine_under_test.model.tokenizer import Tokenizer, load_tokenizer
+from engine_under_test.model.weights import LlamaWeights
 from engine_under_test.types import Request, SamplingParams
-from properties.suite import CheckResult, Profile, SuiteContext
+from properties.suite import CheckResult, Failure, Profile, SuiteContext
 from properties.verdict import Verdict
 
 SUITE_ID = "smollm2"
@@ -72,8 +75,10 @@ def requests(tokenizer: Tokenizer, seed: int, prompts: Sequence[Prompt] = PROMPT
     return tuple(found)
 
 
-def check_smollm2(context: SuiteContext, make_runner: MakeRunner = transformer_runner) -> CheckResult:
-    """The suite: every prompt in every trial, up to the first divergence, which is shrunk."""
+def check_smollm2(
+    context: SuiteContext, make_runner: MakeRunner = transformer_runner, read: Read = read_published
+) -> CheckResult:
+    """The suite: the model against the published one, then every prompt in every trial, up to the first divergence."""
     folder = model_folder(SMOLLM2)
     if folder is None:
         return _unknown("SmolLM2-135M-Instruct is not on this machine; say assay model fetch, then run the gate again")
@@ -82,16 +87,35 @@ def check_smollm2(context: SuiteContext, make_runner: MakeRunner = transformer_r
         tokenizer = load_tokenizer(folder)
         asked = requests(tokenizer, context.seed)
         told = trials(context.profile, tokenizer.vocab_size)
-        judge = Judge(MODEL, make_runner, asks_plans=False)
-        context.progress(0, len(told))
+        context.progress(0, len(told) + 1)
         with one_thread():
-            tally.go_through(judge, told, asked, lambda: context.progress(tally.examples, len(told)))
+            judge_published(tally, context, weights_of(MODEL), tokenizer, read(gguf_of(folder)))
+            if not tally.failures:
+                judge = Judge(MODEL, make_runner, asks_plans=False)
+                tally.go_through(judge, told, asked, lambda: context.progress(tally.examples, len(told) + 1))
     except BadInput as error:
         return _unknown(str(error))
     longest = max(len(request.prompt) for request in asked)
     if longest <= LONG:
         tally.missed[f"a prompt of more than {LONG} tokens, found {longest}"] = None
-    return tally.result(f"{len(asked)} prompts, the longest of {longest} tokens, under {len(told)} settings")
+    words = f"{len(asked)} prompts, the longest of {longest} tokens, under {len(told)} settings"
+    return tally.result(f"the model is the published one; {words}" if not tally.failures else words)
+
+
+def judge_published(
+    tally: Tally, context: SuiteContext, weights: LlamaWeights, tokenizer: Tokenizer, published: Published
+) -> None:
+    """One example: what the engine loaded, against what others read from the same file."""
+    done = compare(weights, tokenizer, published)
+    tally.examples += 1
+    tally.ops += done.compared.total()
+    tally.reached.update(done.compared)
+    tally.evaluations["SE-1"] += done.compared[TENSORS] + done.compared[FIELDS]
+    tally.evaluations["SC-12"] += done.compared[TEXTS] + done.compared[CHATS]
+    tally.missed.update(dict.fromkeys(done.missed))
+    if done.violation is not None:
+        again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}
+        tally.failures = (Failure(done.violation, f"{SUITE_ID}#{context.seed:#x}", again),)
 
 
 def _unknown(why: str) -> CheckResult:

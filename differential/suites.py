@@ -49,10 +49,10 @@ FLOAT_SETTINGS = Suite(
     share_s=33.0,
     extras=("model", "reference"),
 )
-# Profile quick is for seconds: loading a real model and asking two oracles takes most of a minute.
+# Profile quick is for seconds: loading a real model twice and asking two oracles takes a minute.
 SMOLLM2 = Suite(
     "smollm2",
-    "SmolLM2-135M, two oracles",
+    "SmolLM2-135M as published, two oracles",
     partial(with_extras, "smollm2", "differential.smollm2", "check_smollm2"),
     profiles=frozenset({Profile.PR, Profile.NIGHTLY}),
     share_s=44.0,
