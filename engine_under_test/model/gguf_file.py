@@ -220,6 +220,8 @@ class _CheckedReader(GGUFReader):
     def _get_field_parts(
         self, orig_offs: int, raw_type: int
     ) -> tuple[int, list[npt.NDArray[Any]], list[int], list[GGUFValueType]]:
-        if raw_type == GGUFValueType.ARRAY and (length := int(self._get(orig_offs + 4, np.uint64)[0])) > _LONGEST_ARRAY:
+        # As plain numbers: numpy would look for attributes of the enumeration, and throw away a Ctrl-C that comes meanwhile.
+        is_array = int(raw_type) == GGUFValueType.ARRAY.value
+        if is_array and (length := int(self._get(orig_offs + 4, np.uint64)[0])) > _LONGEST_ARRAY:
             raise ValueError(f"an array of {length} elements")
         return super()._get_field_parts(orig_offs, raw_type)
