@@ -185,6 +185,7 @@ def describe_setting(world: World) -> str:
         f"depth {config.max_plans_in_flight - 1}",
         "batch-invariant" if setting.is_batch_invariant else "",
         f"attention {setting.attention}" if setting.attention else "",
+        "packed weights" if setting.packs_weights else "",
         "cache warmed" if setting.is_warm else "",
         f"{setting.preempts or 'all'} preempted after {', '.join(map(str, setting.preempts_at))} tokens"
         if setting.preempts_at

@@ -125,6 +125,7 @@ def transformer_runner(world: World) -> Runner:
         world.config.block_size,
         attention=attention,
         is_batch_invariant=world.setting.is_batch_invariant,
+        packs_weights=world.setting.packs_weights,
     )
 
 

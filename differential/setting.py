@@ -31,7 +31,8 @@ class Setting:
     ``attention``: a back end by its name, "" for the device's own. ``is_alone``: a request is submitted when the one before
     has ended. ``gap``: steps between two submissions. ``is_warm``: every prompt is run once beforehand, under another name,
     for the prefix cache. ``preempts_at``: a choice is preempted, once each, when it has emitted so many tokens. ``preempts``:
-    the only request that is. ``choices``: each request is forked into so many.
+    the only request that is. ``choices``: each request is forked into so many. ``packs_weights``: products for few rows use
+    copies of the weights in other layouts, as the benchmark of the engine does.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Setting:
     preempts_at: tuple[int, ...] = ()
     preempts: str = ""
     choices: int = 1
+    packs_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True)

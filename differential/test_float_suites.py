@@ -9,19 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from differential import float_settings, smollm2
 from differential.doubles import angles_late_from
-from differential.float_settings import TRIALS, check_float_settings
+from differential.float_settings import TRIALS, check_float_settings, models
 from differential.prompts import PROMPTS
 from differential.setting import ModelSpec
 from differential.suites import FLOAT_SETTINGS, SMOLLM2, SUITES
 from differential.trials import Trial
+from engine_under_test.execution import products
 from engine_under_test.model import llama
+from engine_under_test.model.weights import LlamaWeights
 from properties.suite import CheckResult, Label, Profile, SuiteContext
 from properties.verdict import Verdict
 
 CONTEXT = SuiteContext(Profile.QUICK, 11)
+MODEL = next(models(Profile.QUICK, 11))
 SHORT = tuple(TRIALS[place] for place in (3, 10, 13))  # cached; a pool too small; chunks, overlap and preemption
 
 
@@ -61,6 +65,38 @@ def test_it_is_explained_by_both_oracles(late: CheckResult) -> None:
     assert list(told) == ["engine", "reference", "transformers"]
     assert told["reference"] == pytest.approx(told["transformers"], abs=1e-3)
     assert told["engine"] != pytest.approx(told["reference"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [pytest.param("_transposed", "packed weights, alone", id="for one row"),
+     pytest.param("_blocked", "packed weights, 5 at most", id="for several")],
+)  # fmt: skip
+def test_a_packed_copy_of_another_matrix_is_found(monkeypatch: pytest.MonkeyPatch, layout: str, name: str) -> None:
+    make = products.PackedProduct.__init__
+
+    def with_gate_for_up(packed: products.PackedProduct, weights: LlamaWeights) -> None:
+        make(packed, weights)
+        copies, layer = getattr(packed, layout), weights.layers[0]
+        copies[id(layer.up)] = copies[id(layer.gate)]
+
+    monkeypatch.setattr(products.PackedProduct, "__init__", with_gate_for_up)
+    chosen = [each for each in TRIALS if each(MODEL).name == name]
+    result = check_float_settings(CONTEXT, trials=chosen)
+    assert result.verdict is Verdict.INVALID
+    assert result.failures[0].world["setting"]["packs_weights"] is True
+
+
+def test_no_token_at_all_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request that failed leaves no error of a logit behind: the suite tells of the failure, and does not crash."""
+
+    def broken(*_: object, **__: object) -> torch.Tensor:
+        raise RuntimeError("a device that computes nothing")
+
+    monkeypatch.setattr(llama, "logits", broken)
+    result = check_float_settings(replace(CONTEXT, shrink_s=0.5), trials=TRIALS[:1])
+    assert result.verdict is Verdict.INVALID
+    assert [figure.value for figure in result.figures] == [0.0]
 
 
 def test_a_floor_that_is_missed_is_unknown() -> None:
