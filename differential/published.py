@@ -55,7 +55,7 @@ FLOORS: Mapping[str, int] = {
     TENSORS: 273,  # nine in each of 30 layers, embedding, last norm and head
     FIELDS: 15,
     TEXTS: 2 * (len(PROMPTS) + len(HARD_TEXTS)),
-    CHATS: 4 * len(CONVERSATIONS),
+    CHATS: 4 * len(CONVERSATIONS) + 1,
 }
 
 

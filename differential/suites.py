@@ -55,7 +55,7 @@ SMOLLM2 = Suite(
     "SmolLM2-135M as published, two oracles",
     partial(with_extras, "smollm2", "differential.smollm2", "check_smollm2"),
     profiles=frozenset({Profile.PR, Profile.NIGHTLY}),
-    share_s=44.0,
+    share_s=65.0,
     extras=("model", "reference"),
 )
 STREAMED_TEXT = Suite(
