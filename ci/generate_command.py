@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from engine_under_test.errors import BadInput
+
 if TYPE_CHECKING:
     from ci.generate import Generated
     from engine_under_test.text import TextDelta
+    from engine_under_test.types import SamplingParams
 
 _INTERRUPTED = 130
+_MOST_ANSWERS = 64  # what an engine runs at a time if it is told nothing
 _MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))  # torch crashes on as many threads as the system can not start
 
 
@@ -34,7 +38,7 @@ _MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))  # torch crashes on as many t
 )
 @click.option("--seed", default="0", show_default=True, metavar="N", help="Decimal or 0x...: the same seed, the same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End in front of this text (may be repeated).")
-@click.option("--n", type=int, default=1, show_default=True, metavar="N", help="So many answers.")
+@click.option("--n", type=int, default=1, show_default=True, metavar="N", help=f"So many answers, up to {_MOST_ANSWERS}.")
 @click.option("--model", "name", default="smollm2", show_default=True, metavar="NAME", help="smollm2, tiny, or a path.")
 @click.option("--threads", type=click.IntRange(1, _MOST_THREADS), metavar="N", help="Cores to use.  [what torch takes]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, everything else on standard error.")
@@ -57,14 +61,14 @@ def generate(
     """Let the model continue PROMPT, or answer it (--chat), and stream what it says."""
     from ci.ending import in_words, raise_on_sigterm
     from ci.environment import require_extra
-    from ci.tree import parse_seed
     from engine_under_test.types import SamplingParams
 
     require_extra("model", "a language model")
     raise_on_sigterm()
     sampling = SamplingParams(
-        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=parse_seed(seed), n=n
+        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=_seed(seed), n=n
     )
+    refuse_before_loading(sampling, stop, name, is_empty=not prompt and not is_chat)
     printer = Printer(n, as_json)
     click.echo(f"loading {name} …", err=True)
     try:
@@ -84,6 +88,33 @@ def generate(
         about = {"schema": 1, "model": model.title, "backend": speaker.description}
         click.echo(json.dumps(about | generated.to_json(), ensure_ascii=False))
     click.echo(closing_line(generated), err=True)
+
+
+def refuse_before_loading(sampling: SamplingParams, stop: tuple[str, ...], name: str, *, is_empty: bool) -> None:
+    """Raises BadInput for what no model could answer: loading one takes seconds. The rules are those of the engine's door."""
+    from engine_under_test.config import EngineConfig
+    from engine_under_test.scheduling.admission import refusal_at_the_door
+    from engine_under_test.types import Request
+
+    if not name.strip():
+        raise BadInput("--model must be smollm2, tiny, or a path, found nothing; leave it away for smollm2")
+    if not 1 <= sampling.n <= _MOST_ANSWERS:
+        raise BadInput(f"--n must be from 1 to {_MOST_ANSWERS}, found {sampling.n}; correct it")
+    if "" in stop:
+        raise BadInput("stop strings are of at least one character, found ''; leave it away")
+    tokens = () if is_empty else (0,)
+    room = EngineConfig(num_blocks=max(sampling.max_tokens, 1), max_num_seqs=_MOST_ANSWERS)  # the length is judged later
+    if refusal := refusal_at_the_door(Request("asked", tokens, sampling), room, now=0.0):
+        raise BadInput(refusal[1])
+
+
+def _seed(text: str) -> int:
+    from ci.tree import parse_seed
+
+    try:
+        return parse_seed(text)
+    except BadInput as error:  # its remedy is that of a run on a tree
+        raise BadInput(f"{str(error).partition(';')[0]}; say for example --seed 7, or leave it away for 0") from error
 
 
 class Printer:

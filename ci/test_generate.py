@@ -90,11 +90,12 @@ def test_a_chat_is_another_prompt(run: Run) -> None:
         pytest.param(("a", "--top-p", "nan"), "top_p must be a number above 0, up to 1, found nan", id="no number"),
         pytest.param(("a", "--top-k", "-2"), "top_k must be an integer of at least 0", id="a negative top_k"),
         pytest.param(("a", "--min-p", "2"), "min_p must be a number between 0 and 1", id="a min_p above one"),
-        pytest.param(("a", "--n", "0"), "n must be an integer", id="no choices"),
+        pytest.param(("a", "--n", "0"), "--n must be from 1 to 64, found 0", id="no choices"),
+        pytest.param(("a", "--n", "65"), "--n must be from 1 to 64, found 65", id="more choices than an engine runs"),
         pytest.param(("",), "a prompt must have at least one token", id="an empty prompt"),
         pytest.param(("a", "--stop", ""), "stop strings are", id="an empty stop string"),
         pytest.param(("a", "--max-tokens", "4000"), "must fit in the 2048 positions", id="more than the model can hold"),
-        pytest.param(("a", "--seed", "x"), "a seed is a whole number", id="a seed that is none"),
+        pytest.param(("a", "--seed", "x"), "'x'; say for example --seed 7, or leave it away for 0", id="a seed that is none"),
         pytest.param(("a", "--threads", "0"), "'--threads'", id="no threads"),
         pytest.param(("a", "--threads", "100000"), "100000 is not in the range 1<=x<=", id="threads that crash torch"),
     ],
@@ -104,6 +105,15 @@ def test_one_sentence_and_64_for(run: Run, words: tuple[str, ...], sentence: str
     assert (code, out) == (64, "")
     assert sentence in err.splitlines()[-1]
     assert "Traceback" not in err
+    assert "loading" not in err or words[1:] == ("--max-tokens", "4000")  # only the length needs the model
+
+
+@pytest.mark.parametrize("command", [("generate", "a", "--model"), ("model", "fetch", "--cache")], ids=" ".join)
+def test_an_empty_value_is_refused(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([*command, ""])
+    assert end.value.code == 64
+    assert f"{command[-1]} must" in capsys.readouterr().err
 
 
 def test_without_the_model_it_says_how_to_have_it(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
