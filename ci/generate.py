@@ -97,6 +97,10 @@ def open_model(name: str) -> Model:
         if folder is None:
             raise BadInput(f"{title} must have been fetched before it can speak, and it was not; run assay model fetch")
     assert folder is not None  # only the fetched model can be missing
+    if folder.suffix == ".safetensors" and folder.is_file():  # the tokenizer lies beside it
+        if not (folder.parent / "config.json").is_file():
+            raise BadInput(f"a safetensors file needs a config.json beside it, but {folder} has none; name its folder")
+        folder = folder.parent
     return Model(title, load_weights(folder), load_tokenizer(folder))
 
 

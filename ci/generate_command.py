@@ -79,14 +79,14 @@ def generate(
         speaker = Speaker(model, Task(prompt, sampling, stop, is_chat))
         click.echo(f"{model.title} · {speaker.description}", err=True)
         generated = speaker.speak(printer.show)
+        printer.close()
+        if as_json:
+            about = {"schema": 1, "model": model.title, "backend": speaker.description}
+            written(json.dumps(about | generated.to_json(), ensure_ascii=False) + "\n")
     except KeyboardInterrupt as end:
         printer.break_line()
         click.echo(f"assay: {in_words(end)} after {printer.num_tokens} tokens", err=True)
         sys.exit(_INTERRUPTED)
-    printer.close()
-    if as_json:
-        about = {"schema": 1, "model": model.title, "backend": speaker.description}
-        click.echo(json.dumps(about | generated.to_json(), ensure_ascii=False))
     click.echo(closing_line(generated), err=True)
 
 
@@ -115,6 +115,18 @@ def _seed(text: str) -> int:
         return parse_seed(text)
     except BadInput as error:  # its remedy is that of a run on a tree
         raise BadInput(f"{str(error).partition(';')[0]}; say for example --seed 7, or leave it away for 0") from error
+
+
+def written(text: str) -> None:
+    """Puts text on standard output at once; BadInput where that takes none, which a disk may say only at the flush."""
+    try:
+        click.echo(text, nl=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # a reader that has left is told nothing
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered would fail again at the exit
+        raise BadInput(f"standard output must take the text, but does not: {error.strerror}; write it elsewhere") from error
 
 
 class Printer:
@@ -149,15 +161,14 @@ class Printer:
         if self._is_silent or not text:
             return
         if self._num_choices > 1 and not self._is_open:
-            click.echo(f"[{self._current + 1} of {self._num_choices}] ", nl=False)
-        click.echo(text, nl=False)
-        sys.stdout.flush()
+            written(f"[{self._current + 1} of {self._num_choices}] ")
+        written(text)
         self._is_open = True
 
     def break_line(self) -> None:
         if self._is_open:
-            click.echo()
             self._is_open = False
+            written("\n")
 
     def close(self) -> None:
         self.break_line()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -127,6 +129,29 @@ def test_a_path_that_is_no_model_is_refused(run: Run, tmp_path: Path) -> None:
     code, _, err = run("hello", "--model", str(tmp_path / "nothing"))
     assert code == 64
     assert "nothing" in err.splitlines()[-1]
+
+
+def test_a_safetensors_file_stands_for_its_folder(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "model.safetensors"
+    file.touch()
+    code, _, err = run("hello", "--model", str(file))
+    assert (code, err.splitlines()[-1].endswith("name its folder")) == (64, True)
+    (tmp_path / "config.json").touch()
+    opened: list[Path] = []
+    monkeypatch.setattr("engine_under_test.model.load.load_weights", opened.append)
+    monkeypatch.setattr("engine_under_test.model.tokenizer.load_tokenizer", opened.append)
+    generate.open_model(str(file))
+    assert opened == [tmp_path, tmp_path]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no file that is always full")
+@pytest.mark.parametrize("flags", [(), ("--json",)], ids=["text", "JSON"])
+def test_a_full_standard_output_is_one_sentence_and_64(flags: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "ci.cli", "generate", "hi", "--model", "tiny", "--max-tokens", "4", *flags]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 64
+    assert done.stderr.splitlines()[-1].startswith("assay: standard output must take the text, but does not: No space left")
 
 
 def test_ctrl_c_ends_with_what_was_said_and_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
