@@ -196,7 +196,12 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
     checkers = [checker for checker in CHECKERS if checker.identifier == identifier]
     of_texts = [each for each in TEXT_SENTENCES if each.identifier == identifier]
     if not (predicates or checkers or of_texts):
-        yield from ("No predicate or checker yet.", "")
+        suites = evaluated.get(identifier, ())
+        if suites:  # by comparison with a reference, or by a statistical test
+            told = f"Judged by the suites themselves: {_listed(suites)}. Kills: {_listed(kills.get(identifier, ()))}."
+            yield from (told, "")
+        else:
+            yield from ("No predicate or checker yet.", "")
         return
     yield from ("| sentence | judged at | observable where the target | source |", "|---|---|---|---|")
     for predicate in predicates:
