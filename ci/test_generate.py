@@ -144,7 +144,7 @@ def test_a_safetensors_file_stands_for_its_folder(run: Run, tmp_path: Path, monk
     assert opened == [tmp_path, tmp_path]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no file that is always full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full; run it on Linux")
 @pytest.mark.parametrize("flags", [(), ("--json",)], ids=["text", "JSON"])
 def test_a_full_standard_output_is_one_sentence_and_64(flags: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "ci.cli", "generate", "hi", "--model", "tiny", "--max-tokens", "4", *flags]

@@ -26,7 +26,7 @@ def test_the_engine_is_valid_and_reaches_what_it_should() -> None:
 def test_a_decode_that_reads_a_position_less_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = kernels.decode_attention
 
-    def shorter(queries, key_cache, value_cache, tables, lengths, block_size):  # type: ignore[no-untyped-def]  # as it is called
+    def shorter(queries, key_cache, value_cache, tables, lengths, block_size):  # type: ignore[no-untyped-def]  # a stand-in
         return whole(queries, key_cache, value_cache, tables, (lengths - 1).clamp(min=1), block_size)
 
     monkeypatch.setattr(kernels, "decode_attention", shorter)

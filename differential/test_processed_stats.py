@@ -39,7 +39,7 @@ def with_params(**changed: object) -> TorchSample:
     """A sampler that reads these parameters in place of the row's own."""
 
     def sample(logits: torch.Tensor, draws: Draws, noise: Noise) -> list[int]:
-        params = [replace(one, **changed) for one in draws.params]  # type: ignore[arg-type]  # fields of one test
+        params = [replace(one, **changed) for one in draws.params]  # type: ignore[arg-type]  # names known at run time only
         return torch_sample(logits, draws._replace(params=params), noise)
 
     return sample

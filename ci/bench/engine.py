@@ -179,7 +179,7 @@ def generate_run(folder: Path) -> Callable[[int], Run]:
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
 
-    class AtLength(transformers.StoppingCriteria):  # type: ignore[misc]  # see above
+    class AtLength(transformers.StoppingCriteria):  # type: ignore[misc]  # transformers has no types
         """Each row ends at a length of its own."""
 
         def __init__(self, ends: torch.Tensor) -> None:
