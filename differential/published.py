@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, field
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,7 +30,9 @@ from properties.verdict import Violation
 Messages = Sequence[Mapping[str, str]]
 Read = Callable[[Path], "Published"]
 
-TENSORS, FIELDS, TEXTS, CHATS = (f"as published: {name}" for name in ("tensors", "fields of the model", "texts", "chats"))
+TENSORS, FIELDS, TOKENS, TEXTS, CHATS = (
+    f"as published: {name}" for name in ("tensors", "fields of the model", "tokens", "texts", "chats")
+)
 # What a prompt rarely has, and a tokenizer that tidies its text would change.
 HARD_TEXTS = (
     "e\u0301 \u00e9",
@@ -54,8 +56,9 @@ CONVERSATIONS: tuple[Messages, ...] = (
 FLOORS: Mapping[str, int] = {
     TENSORS: 273,  # nine in each of 30 layers, embedding, last norm and head
     FIELDS: 15,
+    TOKENS: 49_152 + 17,  # and how those with a name are had from it
     TEXTS: 2 * (len(PROMPTS) + len(HARD_TEXTS)),
-    CHATS: 4 * len(CONVERSATIONS) + 1,
+    CHATS: 4 * len(CONVERSATIONS) + 4 + 1,
 }
 
 
@@ -63,11 +66,15 @@ FLOORS: Mapping[str, int] = {
 class Published:
     """A model file in the eyes of `transformers`; ``fields`` bear the names of `LlamaConfig`, ``state`` those of `state_of`.
 
-    ``render`` and ``chat`` take messages and whether an answer is to begin; ``ends``: the token that ends an answer.
+    ``named``: the names of tokens that are found whole in a text; ``special``: those of them that are no text. ``render`` and
+    ``chat`` take messages and whether an answer is to begin; ``ends``: the token that ends an answer.
     """
 
     fields: Mapping[str, object]
     state: Mapping[str, torch.Tensor]
+    named: Mapping[int, str]
+    special: frozenset[int]
+    vocab_size: int
     encode: Callable[[str], Sequence[int]]
     decode: Callable[[Sequence[int]], str]
     render: Callable[[Messages, bool], str]
@@ -117,6 +124,9 @@ def read_published(gguf: Path) -> Published:
     return Published(
         fields=_fields_of(model.config),
         state=model.state_dict(),
+        named={token: added.content for token, added in texts.added_tokens_decoder.items()},
+        special=frozenset(token for token, added in texts.added_tokens_decoder.items() if added.special),
+        vocab_size=len(texts),
         encode=lambda text: texts(text).input_ids,
         decode=lambda ids: texts.decode(list(ids)),
         render=render,
@@ -152,10 +162,11 @@ def compare(weights: LlamaWeights, tokenizer: Tokenizer, published: Published) -
     everything = (
         _fields_apart(weights.config, published),
         _tensors_apart(weights, published),
+        _tokens_apart(tokenizer, published),
         _texts_apart(tokenizer, published),
-        _chats_apart(tokenizer, published),
+        chain(_chats_apart(tokenizer, published), _spelled_apart(tokenizer, published)),
     )
-    for what, findings in zip((FIELDS, TENSORS, TEXTS, CHATS), everything, strict=True):
+    for what, findings in zip((FIELDS, TENSORS, TOKENS, TEXTS, CHATS), everything, strict=True):
         for found in findings:
             done.compared[what] += 1
             if found is not None:
@@ -204,6 +215,22 @@ def _weights_differ(subject: str, ours: str, theirs: str, facts: tuple[str, ...]
     )
 
 
+def _tokens_apart(tokenizer: Tokenizer, published: Published) -> Iterator[Violation | None]:
+    """Each token alone. One with a name stands for it: `transformers` itself reads some names otherwise (where their characters
+    spell bytes), so the vocabulary counts there."""
+    for token in range(max(tokenizer.vocab_size, published.vocab_size)):
+        if token >= min(tokenizer.vocab_size, published.vocab_size):
+            yield _said_differs("the vocabulary", f"{tokenizer.vocab_size} tokens", f"{published.vocab_size} tokens")
+            continue
+        name = published.named.get(token)
+        theirs = published.decode((token,)) if name is None else name
+        yield _text_differs(f"token {token}", tokenizer.decode((token,)), theirs)
+        if name is not None:
+            stays = "" if token in published.special else name
+            found = _text_differs(f"token {token} without special ones", tokenizer.decode((token,), with_special=False), stays)
+            yield found or _ids_differ(f"the text {name!a}", tokenizer.encode(name), (token,))
+
+
 def _texts_apart(tokenizer: Tokenizer, published: Published) -> Iterator[Violation | None]:
     named = [(f"prompt {prompt.name!r}", prompt.text) for prompt in PROMPTS] + [(f"text {text!a}", text) for text in HARD_TEXTS]
     for name, text in named:
@@ -221,6 +248,19 @@ def _chats_apart(tokenizer: Tokenizer, published: Published) -> Iterator[Violati
             yield _ids_differ(name, tokenizer.chat(messages, is_asking), published.chat(messages, is_asking))
     stop = tokenizer.stop_token_ids
     yield None if published.ends in stop else _said_differs("tokens that end an answer", str(stop), f"{published.ends} in them")
+
+
+def _spelled_apart(tokenizer: Tokenizer, published: Published) -> Iterator[Violation | None]:
+    """Who spells every special token in a conversation says the same text, but no special token of his own."""
+    said = "a" + "".join(published.named[token] + "\n" for token in sorted(published.special)) + "b"
+    for role in ("system", "user"):
+        before = [{"role": "system", "content": "a"}] if role == "user" else []
+        messages, plain = ([*before, {"role": role, "content": content}] for content in (said, "ab"))
+        tokens = tokenizer.chat(messages, True)
+        name = f"chat in which a {role} spells every special token"
+        special = [[token for token in ids if token in published.special] for ids in (tokens, published.chat(plain, True))]
+        yield _ids_differ(f"{name}, special ones alone", *special)
+        yield _text_differs(f"{name}, back from its tokens", published.decode(tokens), published.render(messages, True))
 
 
 def _ids_differ(name: str, ours: Sequence[int], theirs: Sequence[int]) -> Violation | None:

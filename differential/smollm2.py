@@ -13,7 +13,7 @@ from typing import Any
 
 from differential.judging import Judge
 from differential.prompts import PROMPTS, Prompt
-from differential.published import CHATS, FIELDS, TENSORS, TEXTS, Published, Read, compare, read_published
+from differential.published import CHATS, FIELDS, TENSORS, TEXTS, TOKENS, Published, Read, compare, read_published
 from differential.running import MakeRunner, transformer_runner
 from differential.setting import SMOLLM2, ModelSpec, Setting, World, plain_world, weights_of
 from differential.threads import one_thread
@@ -111,7 +111,7 @@ def judge_published(
     tally.ops += done.compared.total()
     tally.reached.update(done.compared)
     tally.evaluations["SE-1"] += done.compared[TENSORS] + done.compared[FIELDS]
-    tally.evaluations["SC-12"] += done.compared[TEXTS] + done.compared[CHATS]
+    tally.evaluations["SC-12"] += done.compared[TOKENS] + done.compared[TEXTS] + done.compared[CHATS]
     tally.missed.update(dict.fromkeys(done.missed))
     if done.violation is not None:
         again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}

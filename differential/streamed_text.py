@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from differential.text_world import FIRST_BYTE, TARGET, Spec, text_world
+from differential.text_world import FIRST_BYTE, MARK, SPECIAL, TARGET, Spec, bytes_of_tokens, text_world
 from engine_under_test.errors import BadInput
 from engine_under_test.types import FinishReason, Request, SamplingParams
 from models.shrink import shrink_world
@@ -47,6 +47,10 @@ FLOORS: Mapping[str, int] = {
     "ended by an abort": 5,
     "a stop string across tokens": 10,
     "a character across tokens": 30,
+    "told of a token by its name": 5,
+    "asked in a conversation": 20,
+    "a special token spelled in a conversation": 10,
+    "a sibling went on": 5,
     "forked": 20,
     "overlapped": 20,
     "random tokens": 5,
@@ -76,9 +80,10 @@ def draw_case(chance: random.Random) -> Case:
     ops: list[Op] = []
     for name in "abcd"[: chance.randint(1, 4)]:
         choices = chance.choice((1, 1, 2, 3))
-        drawn = [_bytes(chance) for _ in range(choices)]
-        said = [_cut(chance, data, pieces) for data in drawn]
-        texts[name] = {"said": said, "stops": _stops(chance, drawn)}
+        said = [_cut(chance, _bytes(chance), pieces) for _ in range(choices)]
+        stands_for = bytes_of_tokens([piece.decode("latin-1") for piece in pieces])
+        drawn = [b"".join(stands_for[token] for token in one) for one in said]
+        texts[name] = {"said": said, "stops": _stops(chance, drawn)} | ({"is_chat": True} if chance.random() < 0.3 else {})
         ops.append(Op(OpKind.ADD, request=_request(chance, name, said)))
         ops += [_STEP] * chance.randint(0, 3)
     for name in texts:
@@ -102,14 +107,14 @@ def _bytes(chance: random.Random) -> bytes:
 
 
 def _cut(chance: random.Random, data: bytes, pieces: dict[bytes, int]) -> list[int]:
-    """Tokens of `data`, cut anywhere, within characters too; now and then the special token that is text in between."""
+    """Tokens of `data`, cut anywhere, within characters too; now and then a token that stands for its name in between."""
     longest = chance.choice((1, 2, 4, 9))
     tokens, place = [], 0
     while place < len(data):
         piece = data[place : place + chance.randint(1, longest)]
         place += len(piece)
         known = FIRST_BYTE + piece[0] if len(piece) == 1 else FIRST_BYTE + 0x100 + pieces.setdefault(piece, len(pieces))
-        tokens += [known, 1] if chance.random() < 0.03 else [known]
+        tokens += [known, chance.randrange(MARK, FIRST_BYTE)] if chance.random() < 0.03 else [known]
     return tokens
 
 
@@ -132,8 +137,18 @@ def _request(chance: random.Random, name: str, said: Sequence[Sequence[int]]) ->
     sampling = SamplingParams(
         max_tokens=most, n=len(said), min_tokens=chance.choice((0, 0, min(2, most))), stop_token_ids=stop_ids, seed=length
     )
-    prompt = tuple(FIRST_BYTE + ord("?") for _ in range(chance.randint(1, 6)))
-    return Request(name, prompt, sampling)
+    return Request(name, _prompt(chance), sampling)
+
+
+def _prompt(chance: random.Random) -> tuple[int, ...]:
+    """Whole characters, byte by byte, and the names of marked tokens."""
+    tokens: list[int] = []
+    for _ in range(chance.randint(1, 5)):
+        if chance.random() < 0.1:
+            tokens.append(chance.randrange(FIRST_BYTE))
+        else:
+            tokens += [FIRST_BYTE + byte for byte in chance.choice((b"?", *_WORDS))]
+    return tuple(tokens)
 
 
 def run_case(spec: Spec, ops: Sequence[Op]) -> tuple[ToldText, ...]:
@@ -170,7 +185,7 @@ def check_streamed_text(context: SuiteContext) -> CheckResult:
             break
         told = run_case(case.spec, case.ops)
         examples, ops, judged = examples + 1, ops + len(case.ops), judged + len(told)
-        _count(case.spec, told, reached)
+        _count(case, told, reached)
         context.progress(examples, total)
         if (violation := first_broken(told)) is not None:
             failure = failure_of(case, violation, f"{SUITE_ID}#{context.seed:#x}", context.shrink_s)
@@ -192,7 +207,9 @@ def check_streamed_text(context: SuiteContext) -> CheckResult:
     )
 
 
-def _count(spec: Spec, told: Sequence[ToldText], reached: Counter[str]) -> None:
+def _count(case: Case, told: Sequence[ToldText], reached: Counter[str]) -> None:
+    _count_prompts(case, reached)
+    spec = case.spec
     reached["overlapped"] += spec["config"].get("max_plans_in_flight", 1) > 1
     reached["random tokens"] += spec.get("runner") == "fingerprint"
     reached["forked"] += any(each.sampling.n > 1 for each in told)
@@ -208,7 +225,18 @@ def _count(spec: Spec, told: Sequence[ToldText], reached: Counter[str]) -> None:
         reached["a stop string across tokens"] += by_string and not any(
             stop in _text(each.pieces[number - 1]) for stop in each.stops
         )
+        reached["told of a token by its name"] += any(token in range(MARK, FIRST_BYTE) for token in each.token_ids[:number])
+        reached["a sibling went on"] += by_string and any(
+            other.news[-1].num_tokens > number for other in told if other.news and other.request_id == each.request_id
+        )
         reached["a character across tokens"] += any(one == other for one, other in pairwise(certain))
+
+
+def _count_prompts(case: Case, reached: Counter[str]) -> None:
+    for request in (op.request for op in case.ops if op.request is not None):
+        is_chat = bool(case.spec["texts"][request.request_id].get("is_chat"))
+        reached["asked in a conversation"] += is_chat
+        reached["a special token spelled in a conversation"] += is_chat and min(request.prompt) < len(SPECIAL)
 
 
 def _text(piece: bytes) -> str:

@@ -13,7 +13,7 @@ import tokenizers
 import torch
 
 from differential import smollm2
-from differential.published import CHATS, FIELDS, FLOORS, TENSORS, TEXTS, Comparison, Published, compare, read_published
+from differential.published import CHATS, FIELDS, FLOORS, TENSORS, TEXTS, TOKENS, Comparison, Published, compare, read_published
 from differential.trials import Tally
 from engine_under_test.model import gguf_file
 from engine_under_test.model.load import load_weights
@@ -41,6 +41,7 @@ def test_a_sound_loader_and_tokenizer_give_what_is_published(gguf: Path, publish
     assert done.violation is None
     assert (done.compared[TENSORS], done.compared[FIELDS]) == (9 * CONFIG.num_layers + 3, FLOORS[FIELDS])
     assert (done.compared[TEXTS], done.compared[CHATS]) == (FLOORS[TEXTS], FLOORS[CHATS])
+    assert done.compared[TOKENS] == CONFIG.vocab_size + len(published.named)
 
 
 def _keys_left_in_pairs(patched: pytest.MonkeyPatch) -> None:
@@ -87,6 +88,16 @@ class _Forgetful(Tokenizer):
         return super().render(messages[-1:], add_generation_prompt=add_generation_prompt)
 
 
+class _Credulous(Tokenizer):
+    def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> tuple[int, ...]:
+        return self.encode(self.render(messages, add_generation_prompt=add_generation_prompt), with_special=False)
+
+
+class _SpellingNames(Tokenizer):
+    def bytes_of(self, token: int, *, with_special: bool = True) -> bytes:
+        return self.backend.decode([token], skip_special_tokens=not with_special).encode()
+
+
 def _normalising(sound: Tokenizer) -> Tokenizer:
     backend = tokenizers.Tokenizer.from_str(sound.backend.to_str())
     backend.normalizer = tokenizers.normalizers.NFC()
@@ -108,6 +119,16 @@ def _lowering(sound: Tokenizer) -> Tokenizer:
             lambda sound: _Forgetful(sound.backend, sound.special, sound.chat_template),
             "chat 1 of 4 messages, answer to begin, character",
             id="a chat that keeps its last message alone",
+        ),
+        pytest.param(
+            lambda sound: _Credulous(sound.backend, sound.special, sound.chat_template),
+            "chat in which a system spells every special token, special ones alone",
+            id="a chat in which anybody may write turns of others",
+        ),
+        pytest.param(
+            lambda sound: _SpellingNames(sound.backend, sound.special, sound.chat_template),
+            "token 277, character 1",
+            id="names that are read as bytes",
         ),
         pytest.param(
             lambda sound: Tokenizer(sound.backend, replace(sound.special, stop=(7,)), sound.chat_template),
@@ -138,8 +159,9 @@ def test_the_suite_is_unknown_where_less_was_compared_than_the_real_model_has(gg
     smollm2.judge_published(tally, CONTEXT, load_weights(gguf), load_tokenizer(gguf), published)
     result = tally.result("")
     assert result.verdict is Verdict.UNKNOWN
-    assert result.missed == (f"{TENSORS} at least 273, found 21",)
-    assert result.invariants == {"SE-1": 21 + 15, "SC-12": result.reached[TEXTS] + result.reached[CHATS]}
+    few = result.reached[TOKENS]
+    assert result.missed == (f"{TENSORS} at least 273, found 21", f"{TOKENS} at least 49169, found {few}")
+    assert result.invariants == {"SE-1": 21 + 15, "SC-12": few + result.reached[TEXTS] + result.reached[CHATS]}
 
 
 def test_nothing_compared_misses_every_floor() -> None:

@@ -1,6 +1,7 @@
-"""What the reader of a streamed text must have been told, judged from the tokens alone (SC-12).
+"""What the reader of a streamed text must have been told, judged from the tokens alone, and what the engine must have done with
+the choice by then (SC-12).
 
-Owns the sentence and the value that it judges. Everything is worked out anew from all bytes so far, in the plainest way there
+Owns the sentences and the value that they judge. Everything is worked out anew from all bytes so far, in the plainest way there
 is: decode, look for stop strings, cut. A crash of the sentence is the caller's business.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Final
 
@@ -27,14 +29,33 @@ class News:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineSide:
+    """The same choice as the engine has it.
+
+    ``prompt``: the tokens that it was given; ``written``: those that the text of the prompt stands for. ``ends``: of each end
+    that it told, after how many tokens and why. When the reader was told of the end: ``is_live``, whether the engine still
+    had the choice, and ``orphans``, blocks that had a count though nobody's table named them. ``left``: what it had behind a
+    drain.
+    """
+
+    prompt: tuple[int, ...]
+    written: tuple[int, ...]
+    ends: tuple[tuple[int, FinishReason], ...]
+    is_live: bool = False
+    orphans: tuple[int, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ToldText:
     """One choice: the tokens that the engine gave it, and what its reader was told.
 
     ``pieces`` are the bytes that each token stands for. ``stop_token_ids`` end a text and are no part of it. ``stops`` are its
-    stop strings. ``is_aborted``: its user asked for its end at some time.
+    stop strings. ``is_aborted``: its user asked for its end at some time. ``engine``: None where nobody can look behind it.
     """
 
-    subject: str
+    request_id: str
+    choice: int
     token_ids: tuple[int, ...]
     pieces: tuple[bytes, ...]
     sampling: SamplingParams
@@ -42,6 +63,11 @@ class ToldText:
     stops: tuple[str, ...]
     news: tuple[News, ...]
     is_aborted: bool = False
+    engine: EngineSide | None = None
+
+    @property
+    def subject(self) -> str:
+        return f"request {self.request_id}, choice {self.choice}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +100,52 @@ def streamed_texts_are_those_of_their_tokens(told: ToldText) -> Violation | None
     if not told.news or told.news[-1].reason is None:
         return _broken(told, "no end", "one ending")
     return _ending(told, shown, told.news[-1])
+
+
+def engines_read_the_tokens_of_the_prompt(told: ToldText) -> Violation | None:
+    """SC-12: the engine is given the tokens that the text of the prompt stands for; what a user writes in a conversation is
+    text, also where it spells a special token."""
+    side = told.engine
+    if side is None or side.prompt == side.written:
+        return None
+    return _broken(told, f"a prompt of tokens {_listed(side.prompt)}", _listed(side.written))
+
+
+def engines_end_a_choice_where_its_reader_is_told(told: ToldText) -> Violation | None:
+    """SC-12: the engine emits no token behind the end of which a reader is told, ends the choice there, once, for a reason that
+    agrees, and by then no longer has it or a block of it; behind a drain it has nothing at all."""
+    side = told.engine
+    if side is None:
+        return None
+    if side.left:
+        return _broken(told, f"{', '.join(side.left)} behind a drain", "nothing left in the engine")
+    if not told.news or told.news[-1].reason is None:
+        return None  # what the reader is owed is judged by another sentence
+    last = told.news[-1]
+    reasons = {last.reason, *_coincident(told, last)}
+    ends = [number for number, reason in side.ends if reason in reasons]
+    if len(told.token_ids) != last.num_tokens or len(side.ends) != 1 or ends != [last.num_tokens]:
+        told_of = ", ".join(f"{reason} after {number}" for number, reason in side.ends) or "none"
+        found = f"{len(told.token_ids)} tokens and the end {told_of} in the engine"
+        return _broken(
+            told, found, f"{last.num_tokens} tokens and the end {last.reason} after {last.num_tokens}, as its reader"
+        )
+    if side.is_live or side.orphans:
+        found = "live in the engine" if side.is_live else f"blocks {_listed(side.orphans)} held for nobody"
+        return _broken(told, f"{found} when its reader was told of the end", "ended, its blocks given back")
+    return None
+
+
+def _coincident(told: ToldText, last: News) -> Sequence[FinishReason]:
+    """Other reasons that the engine may have for the end: a stop string may be complete just where it ends by itself."""
+    if last.reason is not FinishReason.STOP:
+        return ()
+    is_full = last.num_tokens >= told.sampling.max_tokens
+    return (FinishReason.LENGTH,) * is_full + (FinishReason.ABORT,) * told.is_aborted
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return " ".join(map(str, numbers)) or "none"
 
 
 def _ending(told: ToldText, shown: str, last: News) -> Violation | None:
@@ -135,6 +207,7 @@ def certain_text(data: bytes) -> str:
     return data[: len(data) - held].decode("utf-8", "replace")
 
 
+@lru_cache(maxsize=4096)  # asked of the same few bytes over and over
 def _begins_a_character(data: bytes) -> bool:
     """Whether bytes can be added that make one character of `data`, which is none yet. Tries: the first byte added is the
     lowest or the highest that can follow (E0, ED, F0 and F4 allow only one of the two), the others are the lowest."""
@@ -166,5 +239,12 @@ def _facts(told: ToldText) -> tuple[str, ...]:
     )
 
 
-TEXT_SENTENCES: Final[tuple[TextSentence, ...]] = (TextSentence("SC-12", streamed_texts_are_those_of_their_tokens),)
+TEXT_SENTENCES: Final = tuple(
+    TextSentence("SC-12", check)
+    for check in (
+        streamed_texts_are_those_of_their_tokens,
+        engines_read_the_tokens_of_the_prompt,
+        engines_end_a_choice_where_its_reader_is_told,
+    )
+)
 assert all(each.identifier in CATALOGUE for each in TEXT_SENTENCES)

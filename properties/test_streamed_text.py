@@ -10,6 +10,7 @@ import pytest
 from engine_under_test.types import FinishReason, SamplingParams
 from properties.streamed_text import (
     TEXT_SENTENCES,
+    EngineSide,
     News,
     ToldText,
     certain_text,
@@ -17,6 +18,7 @@ from properties.streamed_text import (
     shown_after,
     streamed_texts_are_those_of_their_tokens,
 )
+from properties.verdict import Violation
 
 PIECES = (b"a", "é".encode()[:1], "é".encode()[1:], b"#", b"!", b"##", b"b")
 TOLD = (
@@ -25,7 +27,7 @@ TOLD = (
     News("#!", 5),
     News("", 6, FinishReason.STOP),
 )
-GOOD = ToldText("request a, choice 0", (5, 6, 7, 8, 9, 10, 11), PIECES, SamplingParams(), frozenset({0}), ("##",), TOLD)
+GOOD = ToldText("a", 0, (5, 6, 7, 8, 9, 10, 11), PIECES, SamplingParams(), frozenset({0}), ("##",), TOLD)
 
 
 class Bad(NamedTuple):
@@ -113,5 +115,39 @@ def test_all_ends_that_a_stop_string_begins_with_are_held_back() -> None:
     assert shown_after(told, 2) == "a"
 
 
-def test_the_sentence_is_of_the_catalogue() -> None:
-    assert [each.sentence for each in TEXT_SENTENCES] == ["streamed texts are those of their tokens"]
+BEHIND = EngineSide((7, 8), (7, 8), ((6, FinishReason.STOP),))
+KNOWN = replace(GOOD, token_ids=GOOD.token_ids[:6], pieces=PIECES[:6], engine=BEHIND)
+FULL = replace(
+    KNOWN, sampling=SamplingParams(max_tokens=6), engine=replace(BEHIND, ends=((6, FinishReason.LENGTH),))
+)  # the stop string is complete just at the limit
+BAD_BEHIND = {
+    "it goes on behind the end": replace(KNOWN, token_ids=GOOD.token_ids, pieces=PIECES),
+    "it never ended the choice": replace(KNOWN, engine=replace(BEHIND, ends=())),
+    "it ended the choice later": replace(KNOWN, engine=replace(BEHIND, ends=((7, FinishReason.STOP),))),
+    "it ended the choice twice": replace(KNOWN, engine=replace(BEHIND, ends=BEHIND.ends * 2)),
+    "it ended the choice as by its user": replace(KNOWN, engine=replace(BEHIND, ends=((6, FinishReason.ABORT),))),
+    "it ended the choice as at a limit": replace(KNOWN, engine=replace(BEHIND, ends=((6, FinishReason.LENGTH),))),
+    "it still has the choice": replace(KNOWN, engine=replace(BEHIND, is_live=True)),
+    "it holds a block for nobody": replace(KNOWN, engine=replace(BEHIND, orphans=(3,))),
+    "it has something left behind a drain": replace(KNOWN, engine=replace(BEHIND, left=("block 3 held",))),
+    "it was given another prompt": replace(KNOWN, engine=replace(BEHIND, prompt=(7, 2))),
+}
+
+
+def _judged(told: ToldText) -> list[Violation]:
+    return [found for each in TEXT_SENTENCES if (found := each.check(told)) is not None]
+
+
+@pytest.mark.parametrize("told", [KNOWN, FULL, GOOD], ids=["a stop string", "and at the limit", "nobody can look behind it"])
+def test_an_engine_that_ends_as_its_reader_is_told_passes(told: ToldText) -> None:
+    assert _judged(told) == []
+
+
+@pytest.mark.parametrize("told", BAD_BEHIND.values(), ids=BAD_BEHIND.keys())
+def test_an_engine_is_found_where(told: ToldText) -> None:
+    assert [(found.invariant, found.subject) for found in _judged(told)] == [("SC-12", "request a, choice 0")]
+
+
+def test_the_sentences_are_of_the_catalogue() -> None:
+    assert {each.identifier for each in TEXT_SENTENCES} == {"SC-12"}
+    assert len({each.sentence for each in TEXT_SENTENCES}) == 3

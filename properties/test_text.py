@@ -9,11 +9,8 @@ from itertools import pairwise
 import pytest
 
 from engine_under_test import BadInput, Engine, EngineConfig, FinishReason, Request, SamplingParams
-from engine_under_test.execution.runner import Launch
 from engine_under_test.text import StopStrings, TextDelta, TextEngine
-from engine_under_test.types import Plan, Reservation, StepResult
-
-END = 0  # the token that ends a text
+from properties.scripted import END, ScriptedRunner
 
 
 class ByteStream:
@@ -46,35 +43,6 @@ class Pieces:
 
     def stream(self) -> ByteStream:
         return ByteStream(self.pieces)
-
-
-class ScriptedLaunch:
-    def __init__(self, result: StepResult) -> None:
-        self._result = result
-        self.plan_id = result.plan_id
-        self.fence = self
-
-    def has_passed(self) -> bool:
-        return True
-
-    def result(self) -> StepResult:
-        return self._result
-
-
-class ScriptedRunner:
-    """Each choice says its own script, behind a prompt of whatever length; END for ever after it."""
-
-    def __init__(self, scripts: Sequence[Sequence[int]]) -> None:
-        self._scripts = scripts
-
-    def launch(self, plan: Plan, reservation: Reservation) -> Launch:
-        del reservation
-        tokens = []
-        for row, samples in enumerate(plan.samples):
-            place = plan.starts[row] + plan.num_tokens[row] - len(plan.requests[row].prompt)
-            script = self._scripts[plan.choices[row]]
-            tokens.append(((script[place] if place < len(script) else END),) if samples else ())
-        return ScriptedLaunch(StepResult(plan.plan_id, plan.generation, tuple(plan.row_ids()), tuple(tokens)))
 
 
 def splits(data: bytes) -> Iterator[list[bytes]]:
@@ -148,9 +116,9 @@ def run(
     config = EngineConfig(
         num_blocks=64, block_size=4, max_tokens_per_step=16, max_num_seqs=4, vocab_size=512, max_plans_in_flight=1 + depth
     )
-    engine = Engine(config, ScriptedRunner([[tokenizer.pieces.index(piece) for piece in script] for script in scripts]))
+    engine = Engine(config, ScriptedRunner({"a": [[tokenizer.pieces.index(piece) for piece in script] for script in scripts]}))
     front = TextEngine(engine, tokenizer)
-    assert front.submit("??", SamplingParams(max_tokens=max_tokens, n=len(scripts)), stop).is_accepted
+    assert front.submit("??", SamplingParams(max_tokens=max_tokens, n=len(scripts)), stop, request_id="a").is_accepted
     found: dict[int, list[TextDelta]] = {}
     for delta in front.stream():
         found.setdefault(delta.choice, []).append(delta)
@@ -205,7 +173,7 @@ def test_the_last_token_that_completes_a_stop_string_ends_by_it() -> None:
 def test_an_abort_ends_every_choice_and_shows_what_was_held_back() -> None:
     tokenizer = Pieces((b"?", b"#"))
     config = EngineConfig(num_blocks=64, block_size=4, max_tokens_per_step=16, max_num_seqs=4, vocab_size=16)
-    front = TextEngine(Engine(config, ScriptedRunner([[2, 1, 2, 2, 2]] * 2)), tokenizer)
+    front = TextEngine(Engine(config, ScriptedRunner({"a": [[2, 1, 2, 2, 2]] * 2})), tokenizer)
     front.submit("??", SamplingParams(n=2), ("##",), request_id="a")
     told = [delta for _ in range(4) for delta in front.step()]
     assert front.abort("a")
@@ -216,20 +184,20 @@ def test_an_abort_ends_every_choice_and_shows_what_was_held_back() -> None:
 
 @pytest.mark.parametrize("stop", [("",), ("a", 3), "ab"], ids=["an empty one", "a number", "one string for a list"])
 def test_what_is_no_stop_string_is_refused(stop: Sequence[str]) -> None:
-    front = TextEngine(Engine(EngineConfig(), ScriptedRunner([[1]])), Pieces((b"?",)))
+    front = TextEngine(Engine(EngineConfig(), ScriptedRunner({})), Pieces((b"?",)))
     with pytest.raises(BadInput, match="stop strings"):
         front.submit("?", stop=stop)
     assert not front.has_work
 
 
 def test_a_refused_text_is_not_waited_for() -> None:
-    front = TextEngine(Engine(EngineConfig(), ScriptedRunner([[1]])), Pieces((b"?",)))
+    front = TextEngine(Engine(EngineConfig(), ScriptedRunner({})), Pieces((b"?",)))
     assert not front.submit("").is_accepted
     assert not front.has_work
 
 
 def test_a_choice_without_a_token_can_not_be_stopped() -> None:
-    engine = Engine(EngineConfig(), ScriptedRunner([[1, 1]] * 2))
+    engine = Engine(EngineConfig(), ScriptedRunner({"a": [[1, 1]] * 2}))
     engine.submit(Request("a", (1, 2), SamplingParams(n=2)))
     assert not engine.stop_choice("a", 0)
     assert not engine.stop_choice("a", 1)

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights
+from properties.scripted import byte_spelling
 
 F32 = gguf.GGMLQuantizationType.F32
 CONFIG = LlamaConfig(  # rows of 32 and 64: a block of a quantised type has 32 numbers
@@ -23,6 +24,7 @@ CONFIG = LlamaConfig(  # rows of 32 and 64: a block of a quantised type has 32 n
     rope_theta=5000.0, rms_eps=1e-5, max_positions=128, ties_head=True,
 )  # fmt: skip
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+NAMES = ("<é>", "<｜漢｜>", "[tö]")  # no ASCII; the characters of the first and the last spell bytes. The last is a user's
 CHAT_TEMPLATE = (  # blocks on lines of their own, indented: none of that white space is meant
     "{% for message in messages %}\n"
     "    {% if message.role == 'tool' %}\n{{ raise_exception('no tools here') }}\n    {% endif %}\n"
@@ -37,16 +39,11 @@ MERGES = (
 Edit = Callable[[gguf.GGUFWriter], None]
 
 
-def alphabet() -> list[str]:
-    """The 256 characters that spell bytes, printable ones first: U+0100 and up stand for the others, in order."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    return [chr(byte) for byte in printable] + [chr(0x100 + rank) for rank in range(256 - len(printable))]
-
-
 def vocabulary() -> tuple[list[str], list[int]]:
     """Tokens and their types (1 normal, 3 control, 4 user-defined), as many as the model has rows."""
-    tokens = [*SPECIAL, "<think>", *alphabet(), *(merge.replace(" ", "") for merge in MERGES)]
+    tokens = [*SPECIAL, "<think>", *byte_spelling(), *(merge.replace(" ", "") for merge in MERGES)]
     kinds = [3, 3, 3, 4] + [1] * (len(tokens) - 4)
+    tokens, kinds = [*tokens, *NAMES], [*kinds, 3, 3, 4]
     fill = [f"<unused{rank}>" for rank in range(CONFIG.vocab_size - len(tokens))]
     return tokens + fill, kinds + [3] * len(fill)
 

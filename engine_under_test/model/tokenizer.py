@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +21,7 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine_under_test.errors import BadInput
+from engine_under_test.model.disguise import Disguise
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Tokenizer:
         self.chat_template = chat_template
         added = backend.get_added_tokens_decoder()
         self._special_ids = frozenset(token for token, described in added.items() if described.special)
+        self._names = {token: described.content for token, described in added.items()}
         self._vocab_size = backend.get_vocab_size(with_added_tokens=True)
 
     @property
@@ -63,12 +65,12 @@ class Tokenizer:
         return tuple(self.backend.encode(_as_unicode(text), add_special_tokens=with_special).ids)
 
     def decode(self, ids: Sequence[int], *, with_special: bool = True) -> str:
-        """The text of tokens. `with_special`: with the spelling of special tokens."""
-        self._check(ids)
-        return self.backend.decode(list(ids), skip_special_tokens=not with_special)
+        """The text of tokens. `with_special`: with the names of special tokens."""
+        return b"".join(self.bytes_of(token, with_special=with_special) for token in ids).decode("utf-8", "replace")
 
     def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
-        """The text that the model's chat template makes of messages, each with a `role` and a `content`."""
+        """The text that the model's chat template makes of messages, each with a `role` and a `content`. It does not tell what
+        a message spells from what the template says: `chat` does."""
         if self.chat_template is None:
             raise BadInput("a chat needs a model with a chat template, but this one has none; give it plain text")
         if not messages:
@@ -89,19 +91,66 @@ class Tokenizer:
         return text
 
     def chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> tuple[int, ...]:
-        """Tokens of a chat; with `add_generation_prompt`, up to where the answer begins."""
-        return self.encode(self.render(messages, add_generation_prompt=add_generation_prompt), with_special=False)
+        """Tokens of a chat; with `add_generation_prompt`, up to where the answer begins.
+
+        Special tokens come from the template alone: one that a message spells is text, so that nobody writes a turn of another
+        role into it. `transformers` and vLLM make that token of it (https://github.com/huggingface/transformers/issues/29279);
+        for messages that spell none the tokens are theirs. Tokens that a user of the vocabulary defined are text for both.
+        """
+        texts = [text for message in messages for text in message.values() if isinstance(text, str)]
+        disguise = Disguise([self._names[token] for token in self._special_ids], [*texts, self.chat_template or ""])
+        disguised = [
+            {
+                key: text if not isinstance(text, str) else disguise.hide_names(text) if key == "role" else disguise.hide(text)
+                for key, text in message.items()
+            }
+            for message in messages
+        ]
+        rendered = self.render(disguised, add_generation_prompt=add_generation_prompt)
+        return self._encode_disguised(rendered, disguise) if disguise.is_needed else self.encode(rendered, with_special=False)
+
+    def _encode_disguised(self, text: str, disguise: Disguise) -> tuple[int, ...]:
+        found = self.backend.encode(_as_unicode(text), add_special_tokens=False)
+        tokens: list[int] = []
+        begin = 0
+        for token, (first, last) in zip(found.ids, found.offsets, strict=True):
+            if token in self._special_ids:
+                tokens += [*self._encode_plain(disguise.show(text[begin:first])), token]
+                begin = last
+        return (*tokens, *self._encode_plain(disguise.show(text[begin:])))
+
+    def _encode_plain(self, text: str) -> list[int]:
+        """Tokens of a text in which no special token is looked for."""
+        tokens: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        if special := self._special_ids.intersection(tokens):  # a vocabulary may take a whole word without its merges
+            name = self._names[min(special)]
+            raise BadInput(
+                f"a message must not consist of the word {name!r}, which is a special token here; write it otherwise"
+            )
+        return tokens
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        """A copy, since what it looks for is a setting of a tokenizer and not of a call."""
+        plain = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        plain.encode_special_tokens = True
+        return plain
 
     def stream(self, *, with_special: bool = True) -> TokenStream:
         """Text of tokens that arrive one by one: all pushes and the end together are `decode` of all of them."""
         return TokenStream(self, with_special=with_special)
 
     def bytes_of(self, token: int, *, with_special: bool = True) -> bytes:
-        """What one token stands for."""
+        """What one token stands for. An added one, special or not, stands for its name, also where its characters spell bytes.
+
+        There the libraries differ: they read `<é>` as the three bytes that these characters spell, which is no UTF-8
+        (https://github.com/huggingface/tokenizers/issues/1392), though they make this token of the text `<é>`.
+        """
         self._check((token,))
         if token in self._special_ids and not with_special:
             return b""
-        return _bytes_of(self.backend.id_to_token(token) or "")
+        name = self._names.get(token)
+        return _bytes_of(self.backend.id_to_token(token) or "") if name is None else name.encode()
 
     def _check(self, ids: Sequence[int]) -> None:
         for token in ids:
@@ -160,7 +209,7 @@ _BYTES = byte_alphabet()
 
 
 def _bytes_of(spelled: str) -> bytes:
-    """A token with a character outside the alphabet is an added one, spelled as it is."""
+    """Where a character is not of the alphabet, the token is text as it stands there."""
     values = [_BYTES.get(character) for character in spelled]
     known = [value for value in values if value is not None]
     return bytes(known) if len(known) == len(values) else spelled.encode()

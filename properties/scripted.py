@@ -1,0 +1,55 @@
+"""A runner whose tokens are known beforehand, and the alphabet that byte-level vocabularies spell bytes in: for whoever judges
+texts.
+
+Owns: what each choice says. Never: a vocabulary, or a judgement. Free of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine_under_test.execution.runner import Launch
+from engine_under_test.types import Plan, Reservation, StepResult
+
+END = 0  # what a choice says when its script is over, for ever
+
+
+class KnownLaunch:
+    """A plan that has run when it is launched."""
+
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+        self.plan_id = result.plan_id
+        self.fence = self
+
+    def has_passed(self) -> bool:
+        return True
+
+    def result(self) -> StepResult:
+        return self._result
+
+
+class ScriptedRunner:
+    """Each choice of a request says its own tokens, whatever its prompt; behind them `END`."""
+
+    def __init__(self, said: Mapping[str, Sequence[Sequence[int]]]) -> None:
+        self._said = said
+
+    def launch(self, plan: Plan, reservation: Reservation) -> Launch:
+        """See `runner.Runner`."""
+        del reservation
+        tokens = tuple((self._token(plan, row),) if samples else () for row, samples in enumerate(plan.samples))
+        return KnownLaunch(StepResult(plan.plan_id, plan.generation, tuple(plan.row_ids()), tokens))
+
+    def _token(self, plan: Plan, row: int) -> int:
+        request, choice = plan.requests[row], plan.choices[row]
+        index = plan.starts[row] + plan.num_tokens[row] - len(request.prompt)
+        said = self._said.get(request.request_id, ())
+        return said[choice][index] if choice < len(said) and index < len(said[choice]) else END
+
+
+def byte_spelling() -> list[str]:
+    """The character that spells each byte in a byte-level vocabulary: itself if it is printed, else the next from U+0100 on."""
+    printed = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printed else next(others)) for byte in range(0x100)]
