@@ -1,7 +1,7 @@
 """The command `assay`. Owns flags, exit codes and the one sentence that answers bad input; imports lazily inside commands.
 
-Exit codes: 0 valid, 1 invalid, 2 unknown (also an error of assay's own), 64 usage, 130 interrupted or
-terminated.
+Exit codes: 0 valid, 1 invalid, 2 unknown (also an error of assay's own), 64 usage, 130 interrupted or terminated, 141 when
+whoever read the output has left: what a shell says of a process that SIGPIPE ended, as it ends git and grep.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ci.ending import in_words, raise_on_sigterm
+from ci.ending import READER_LEFT, ReaderLeft, in_words, leave_readers, raise_on_sigterm, readers_may_leave
 from ci.generate_command import generate
 from ci.model_command import model
 from engine_under_test.errors import AssayError, BadInput, ConfigError
@@ -33,7 +33,19 @@ _AS_JSON = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """click itself would end with 1, which is a verdict here, when a reader has left."""
+
+    def make_context(self, *words: Any, **extra: Any) -> click.Context:
+        with readers_may_leave():
+            return super().make_context(*words, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with readers_may_leave():
+            return super().invoke(ctx)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--traceback", is_flag=True, help="Show where an error came from (accepted anywhere on the line).")
 @click.version_option(package_name="assay", message="assay %(version)s")
 def assay(traceback: bool) -> None:
@@ -217,6 +229,9 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = [word for word in arguments if word != "--traceback"]
     try:
         assay.main(arguments, prog_name="assay", standalone_mode=False)
+    except ReaderLeft:
+        leave_readers()
+        sys.exit(READER_LEFT)
     except Exception as error:
         if shows_traceback:
             traceback.print_exc()
@@ -231,9 +246,6 @@ def _answer(error: Exception) -> int:
     if isinstance(error, click.Abort):
         click.echo(f"assay: {in_words(error.__cause__)} before anything was learned", err=True)
         return _INTERRUPTED
-    if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has left; nothing more to say
-        return _UNKNOWN
     if isinstance(error, click.UsageError):
         _say_usage(error)
         return _USAGE
@@ -261,7 +273,14 @@ def _say_usage(error: click.UsageError) -> None:
 def _console(as_json: bool) -> Console:
     from rich.console import Console
 
-    return Console(stderr=as_json, highlight=False)
+    class Piped(Console):
+        """rich itself would end with 1, which is a verdict here, when a reader has left."""
+
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            raise ReaderLeft
+
+    return Piped(stderr=as_json, highlight=False)
 
 
 def _command_to_repeat(profile: str, seed: int, sources: tuple[str, ...]) -> str:

@@ -1,13 +1,25 @@
-"""A run that is ended from outside: Ctrl-C on a terminal, SIGTERM from a server that cancels.
+"""A run that is ended from outside: Ctrl-C on a terminal, SIGTERM from a server that cancels, a reader that has left.
 
-Owns the words for it and the reaction to SIGTERM. Never decides what is kept of the run.
+Owns the words for it and the reaction to SIGTERM and to a pipe without a reader. Never decides what is kept of the run.
 """
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TextIO
+
+READER_LEFT = 128 + signal.SIGPIPE
+
+
+class ReaderLeft(BaseException):
+    """Nobody reads what is written any more, as behind `| head`: nothing is left to say or to do. It is no error of a run, and
+    passes whoever answers for those."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -16,6 +28,34 @@ class Terminated(KeyboardInterrupt):
 
 def raise_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, _raise)
+
+
+@contextmanager
+def readers_may_leave() -> Iterator[None]:
+    """A pipe that breaks in here means `ReaderLeft`, if it is the one behind the output; else it is an error like others."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        if any(map(_has_no_reader, (sys.stdout, sys.stderr))):
+            raise ReaderLeft from error
+        raise RuntimeError(f"a pipe broke that is not the output: {error}") from error  # click would end with 1 again
+
+
+def leave_readers() -> None:
+    """What is still buffered would break the pipe again at the exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if _has_no_reader(stream):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):  # not a file: somebody reads it in this process
+        return False
+    waiting = select.poll()
+    waiting.register(number, 0)  # POLLERR is always told
+    return any(events & select.POLLERR for _number, events in waiting.poll(0))
 
 
 def ignore_further_signals() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 
 from engine_under_test import Engine, EngineConfig, FinishReason, SamplingParams
 from engine_under_test.errors import BadInput
+from engine_under_test.execution.attention import Eager
 from engine_under_test.execution.transformer import TransformerRunner
 from engine_under_test.model.weights import LlamaWeights
 from engine_under_test.text import TextDelta, TextEngine, TextTokenizer
@@ -37,6 +38,22 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class Fallbacks:
+    """Switches to plainer paths, after the names of the configuration; what the model says does not change by them."""
+
+    eager: bool = False  # attention row by row
+    batch_invariant: bool = False
+    no_prefix_cache: bool = False
+    no_batching: bool = False
+    no_chunking: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that are on, as a person says them."""
+        return tuple(each.name.replace("_", " ") for each in fields(self) if getattr(self, each.name))
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """What is asked of a model. ``is_chat``: the prompt is what a user says in a conversation."""
 
@@ -44,6 +61,7 @@ class Task:
     sampling: SamplingParams
     stop: tuple[str, ...] = ()
     is_chat: bool = False
+    fallbacks: Fallbacks = Fallbacks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +127,7 @@ class Speaker:
 
     def __init__(self, model: Model, task: Task) -> None:
         tokens = _tokens_of(model.tokenizer, task)
-        sampling, config = task.sampling, model.weights.config
+        sampling, config, fallbacks = task.sampling, model.weights.config, task.fallbacks
         length = len(tokens) + max(sampling.max_tokens, 1)
         if length > config.max_positions:
             raise BadInput(
@@ -120,19 +138,29 @@ class Speaker:
         engine_config = EngineConfig(
             num_blocks=num_choices * (-(-length // BLOCK_SIZE) + 1),
             block_size=BLOCK_SIZE,
-            max_tokens_per_step=max(_TOKENS_PER_STEP, num_choices),
+            max_tokens_per_step=max(_TOKENS_PER_STEP, num_choices, length if fallbacks.no_chunking else 0),
             max_num_seqs=num_choices,
             vocab_size=config.vocab_size,
             model_revision=model.title,
+            prefix_cache=not fallbacks.no_prefix_cache,
+            batching=not fallbacks.no_batching,
+            chunking=not fallbacks.no_chunking,
         )
-        self._runner = TransformerRunner(model.weights, engine_config.num_blocks, BLOCK_SIZE)
+        self._runner = TransformerRunner(
+            model.weights,
+            engine_config.num_blocks,
+            BLOCK_SIZE,
+            attention=Eager() if fallbacks.eager else None,
+            is_batch_invariant=fallbacks.batch_invariant,
+        )
         self._front = TextEngine(Engine(engine_config, self._runner), model.tokenizer)
         self._task = task
         self._num_prompt_tokens = len(tokens)
 
     @property
     def description(self) -> str:
-        return self._runner.description
+        """What computes, where, and by which fallbacks."""
+        return ", ".join((self._runner.description, *self._task.fallbacks.names))
 
     def speak(self, show: Show) -> Generated:
         """Runs the task to its end; `show` is told everything as it comes."""

@@ -41,6 +41,11 @@ _MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))  # torch crashes on as many t
 @click.option("--n", type=int, default=1, show_default=True, metavar="N", help=f"So many answers, up to {_MOST_ANSWERS}.")
 @click.option("--model", "name", default="smollm2", show_default=True, metavar="NAME", help="smollm2, tiny, or a path.")
 @click.option("--threads", type=click.IntRange(1, _MOST_THREADS), metavar="N", help="Cores to use.  [what torch takes]")
+@click.option("--eager", is_flag=True, help="Fallback: attention row by row.")
+@click.option("--batch-invariant", is_flag=True, help="Fallback: logits bitwise the same whatever shares the batch.")
+@click.option("--no-prefix-cache", is_flag=True, help="Fallback: nothing computed before is used again.")
+@click.option("--no-batching", is_flag=True, help="Fallback: one answer a step.")
+@click.option("--no-chunking", is_flag=True, help="Fallback: prompts whole, never in chunks.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, everything else on standard error.")
 def generate(
     *,
@@ -57,6 +62,7 @@ def generate(
     name: str,
     threads: int | None,
     as_json: bool,
+    **fallbacks: bool,
 ) -> None:
     """Let the model continue PROMPT, or answer it (--chat), and stream what it says."""
     from ci.ending import in_words, raise_on_sigterm
@@ -68,15 +74,17 @@ def generate(
     sampling = SamplingParams(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=_seed(seed), n=n
     )
+    if fallbacks["eager"] and fallbacks["batch_invariant"]:
+        raise click.UsageError("--batch-invariant has an attention of its own, found --eager too; leave one of them away")
     refuse_before_loading(sampling, stop, name, is_empty=not prompt and not is_chat)
     printer = Printer(n, as_json)
     click.echo(f"loading {name} …", err=True)
     try:
-        from ci.generate import Speaker, Task, open_model, set_threads
+        from ci.generate import Fallbacks, Speaker, Task, open_model, set_threads
 
         set_threads(threads)
         model = open_model(name)
-        speaker = Speaker(model, Task(prompt, sampling, stop, is_chat))
+        speaker = Speaker(model, Task(prompt, sampling, stop, is_chat, Fallbacks(**fallbacks)))
         click.echo(f"{model.title} · {speaker.description}", err=True)
         generated = speaker.speak(printer.show)
         printer.close()

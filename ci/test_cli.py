@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from ci.doubles.failing import OPS, VIOLATION, WORLD
 from ci.environment import require_extra
 from ci.outcome import Check, Outcome, Proof
 from ci.replay_file import replay_of, to_text
-from ci.tree import Tree
+from ci.tree import ROOT, Tree
 from engine_under_test.errors import BadInput
 from models.trace.requests import MOONCAKE_SLICE
 from properties.op import Op, OpKind
@@ -64,6 +66,43 @@ def test_one_sentence_and_64_for(run: Run, words: tuple[str, ...], sentence: str
     assert sentence in err
     assert out == ""
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("--help",), id="the help"),
+        pytest.param(("generate", "a", "--model", "tiny"), id="a text"),
+        pytest.param(("props", "no such thing"), id="news of a run"),
+    ],
+)
+def test_a_reader_that_leaves_ends_it_quietly_with_141(words: tuple[str, ...]) -> None:
+    """Not 1, which is a verdict, nor 0, which is another."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        done = subprocess.run([sys.executable, "-m", "ci", *words], stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 141
+    assert [line for line in done.stderr.splitlines() if not line.startswith(("loading tiny", "a tiny"))] == []
+
+
+def test_a_pipe_that_breaks_elsewhere_is_an_error_of_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def speak() -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setitem(cli.assay.commands, "speak", speak)
+    code, _, err = run("speak")
+    assert (code, "an error of its own" in err) == (2, True)
+
+
+def test_ctrl_c_while_modules_are_loaded_is_a_sentence_and_130(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    command = [sys.executable, "-c", "from ci.__main__ import main; main()", "gate"]
+    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(command, env={**os.environ, **path}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "assay: interrupted by Ctrl-C before anything was learned\n"
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,23 @@ def test_json_holds_every_choice_and_standard_output_nothing_else(run: Run) -> N
         assert f"[{number} of 3] {choice['text']}\n" in lines
 
 
+SWITCHES = ("--eager", "--batch-invariant", "--no-prefix-cache", "--no-batching", "--no-chunking")
+
+
+@pytest.mark.parametrize("switches", [*((each,) for each in SWITCHES), SWITCHES[1:]], ids=" ".join)
+def test_a_fallback_is_told_at_the_start_and_says_the_same(run: Run, switches: tuple[str, ...]) -> None:
+    warm = ("--temperature", "1", "--n", "2", "--seed", "5")
+    out, err = tiny(run, *warm, *switches)
+    assert out == tiny(run, *warm)[0]
+    names = [switch.removeprefix("--").replace("-", " ") for switch in switches]
+    assert err.splitlines()[1].endswith(", ".join(("float32", *names)))
+
+
+def test_without_chunks_a_prompt_longer_than_a_step_is_taken_whole(run: Run) -> None:
+    long = ("word " * 200, "--model", "tiny", "--max-tokens", "4")
+    assert run(*long, "--no-chunking")[:2] == run(*long)[:2]
+
+
 def test_a_chat_is_another_prompt(run: Run) -> None:
     told = [json.loads(tiny(run, "--json", *chat)[0])["prompt_tokens"] for chat in ((), ("--chat",))]
     assert told == [5, len("user: hello\nassistant: ")]
@@ -98,6 +115,7 @@ def test_a_chat_is_another_prompt(run: Run) -> None:
         pytest.param(("a", "--stop", ""), "stop strings are", id="an empty stop string"),
         pytest.param(("a", "--max-tokens", "4000"), "must fit in the 2048 positions", id="more than the model can hold"),
         pytest.param(("a", "--seed", "x"), "'x'; say for example --seed 7, or leave it away for 0", id="a seed that is none"),
+        pytest.param(("a", "--eager", "--batch-invariant"), "leave one of them away", id="two attentions"),
         pytest.param(("a", "--threads", "0"), "'--threads'", id="no threads"),
         pytest.param(("a", "--threads", "100000"), "100000 is not in the range 1<=x<=", id="threads that crash torch"),
     ],
