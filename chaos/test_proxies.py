@@ -1,0 +1,83 @@
+"""The facade: heals, names, and errors in one tree. What the toxics do is tested in `chaos/toxiproxy/test_toxics.py`."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from chaos.doubles import Client, Upstream
+from chaos.proxies import Proxies, Proxy, Stream, open_proxies
+from chaos.toxiproxy.choosing import Kind
+from engine_under_test.errors import ConfigError, ProtocolError, RunnerError
+
+
+def test_results_say_what_kind_of_server_made_them(proxies: Proxies) -> None:
+    assert proxies.kind in (Kind.EMBEDDED, Kind.REAL)
+    assert ("embedded" in proxies.served.version) == (proxies.kind is Kind.EMBEDDED)
+
+
+def test_a_heal_takes_its_own_fault_back_and_only_once(proxy: Proxy) -> None:
+    first, second = proxy.latency(1), proxy.latency(1)
+    first()
+    first()
+    assert proxy.toxics() == ("latency_downstream_2",)
+    second()
+    assert proxy.toxics() == ()
+
+
+def test_a_heal_after_a_general_heal_is_no_error(proxies: Proxies, proxy: Proxy) -> None:
+    latency, down = proxy.latency(1, stream=Stream.UPSTREAM), proxy.down()
+    proxies.heal_all()
+    latency()
+    down()
+    with Client(proxy.listen) as client:
+        assert client.ask(b"ping") == b"ping"
+
+
+def test_a_proxy_that_can_not_come_up_again_says_so(proxy: Proxy) -> None:
+    heal = proxy.down()
+    with socket.create_server(proxy.listen), pytest.raises(RunnerError, match="does not come up"):
+        heal()
+
+
+def test_a_port_that_is_taken_is_a_sentence(proxies: Proxies, upstream: Upstream) -> None:
+    with pytest.raises(RunnerError, match="is the port taken"):
+        proxies.create("second", upstream.address, listen=upstream.address)
+
+
+def test_a_name_that_is_taken_is_a_sentence(proxies: Proxies, proxy: Proxy) -> None:
+    with pytest.raises(RunnerError, match="already exists"):
+        proxies.create(proxy.name, proxy.upstream)
+
+
+@pytest.mark.parametrize("name", ["", "a/b"], ids=["empty", "with a slash"])
+def test_a_name_that_makes_no_path_is_refused(proxies: Proxies, name: str) -> None:
+    with pytest.raises(ConfigError):
+        proxies.create(name, "127.0.0.1:1")
+
+
+def test_attributes_that_make_no_sense_are_refused_before_anything_is_sent(proxy: Proxy) -> None:
+    with pytest.raises(ConfigError):
+        proxy.latency(-1)
+    with pytest.raises(ConfigError):
+        proxy.latency(1, toxicity=1.5)
+    with pytest.raises(ConfigError):
+        proxy.slicer(10, variation_bytes=10)
+    assert proxy.toxics() == ()
+
+
+def test_faults_on_a_removed_proxy_are_a_sentence(proxies: Proxies, upstream: Upstream) -> None:
+    gone = proxies.create("gone", upstream.address)
+    heal = gone.latency(1)
+    gone.remove()
+    heal()
+    with pytest.raises(RunnerError, match="proxy not found"):
+        gone.latency(1)
+
+
+def test_a_second_server_in_one_process_is_refused(proxies: Proxies) -> None:
+    with pytest.raises(ProtocolError, match="already"), open_proxies(os.environ):
+        pass
+    assert proxies.create("still-here", "127.0.0.1:1").toxics() == ()
