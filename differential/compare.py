@@ -3,8 +3,9 @@
 Owns the stated tolerances, what counts as a tie, and the value `Divergence`. Never runs an engine (`running.py`).
 
 A tolerance is a share of the spread (standard deviation) of the oracle's logits in a row, so that one figure serves models
-whose logits differ in size. Two tokens tie if the oracle's scores of them lie within twice the tolerance: each of the two
-logits may be off by it. That the engine took the token that its own logits lead to is asked apart, and exactly.
+whose logits differ in size. Which token follows is asked of `models.law_of_filters`, for greedy, seeded and filtered requests
+alike: by the oracle's logits, each of which may be off by the tolerance, so that what can not be told apart ties; and apart
+from that by the engine's own logits, exactly.
 
 Measured with oracle one in float64, as shares of the spread (worst logit of a row):
 
@@ -23,12 +24,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import numpy as np
 import torch
 
-from engine_under_test.sampling.noise import PhiloxNoise
-from engine_under_test.seams import Purpose
-from engine_under_test.types import FinishReason, Request, SamplingParams
+from engine_under_test.types import FinishReason, Request
+from models.law_of_filters import Address, Drawn, next_token
 from properties.invariants.catalogue import CATALOGUE
 from properties.verdict import Violation
 
@@ -39,7 +38,6 @@ TOLERANCES_OF_MODELS = {("smollm2", torch.float32): 3e-4}
 TYPICAL = {torch.float32: 2e-5, torch.bfloat16: 0.1}
 TYPICAL_OF_MODELS = {("smollm2", torch.float32): 5e-5}
 LEAST_ROWS = 16
-_ROUNDING = 1e-6  # of scores that are computed twice from the same logits, over their spread
 
 
 def typical_of(dtype: torch.dtype, model: str = "tiny") -> float:
@@ -144,34 +142,15 @@ class Divergence:
         )
 
 
-def tokens_of_the_law(request: Request, choice: int, index: int, row: torch.Tensor) -> torch.Tensor | None:
-    """The scores whose maximum is the token that the row's logits lead to; None where a filter (top-k, top-p, min-p) makes a
-    small change of a logit a large one. Greedy: the logits; else those over the temperature plus the noise of the address."""
-    sampling = request.sampling
-    scores = row.clone()
-    if index < sampling.min_tokens:
-        scores[list(sampling.stop_token_ids)] = -torch.inf
-    if sampling.temperature == 0:
-        return scores
-    if has_filter(sampling):
-        return None
-    uniforms = PhiloxNoise().uniform(
-        np.array([sampling.seed], dtype=np.uint64),
-        np.array([choice], dtype=np.uint32),
-        np.array([len(request.prompt) + index], dtype=np.uint32),
-        Purpose.SAMPLE,
-        len(row),
-    )
-    return scores - sampling.temperature * torch.log(-torch.log(torch.from_numpy(uniforms[0])))
-
-
-def has_filter(sampling: SamplingParams) -> bool:
-    return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+def law_of(request: Request, choice: int, index: int, row: torch.Tensor, slack: float = 0.0) -> Drawn:
+    """What may follow by the law if each logit of a row is off by at most ``slack``."""
+    address = Address(request.sampling.seed, choice, len(request.prompt) + index, index)
+    return next_token(row.double().numpy(), request.sampling, address, slack)
 
 
 def against_oracle(run: Emitted, oracle: Oracle, share: float) -> Divergence | None:
     """SE-3: each row of logits equals the oracle's within `share` of its spread. SE-1, and SE-2 for seeded requests: each token
-    has the highest score, or ties with it. The first row that breaks one of them, the token's claim before the logits'."""
+    is the law's, or ties with it. The first row that breaks one of them, the token's claim before the logits'."""
     if not run.tokens:
         return None
     truth = oracle.logits(run.forced, len(run.request.prompt) - 1)
@@ -193,19 +172,34 @@ def against_oracle(run: Emitted, oracle: Oracle, share: float) -> Divergence | N
 
 
 def _not_of_its_own(run: Emitted, index: int) -> Divergence | None:
-    """The token has the highest score of the engine's own logits, but for rounding."""
+    """The token is the one that the engine's own logits lead to."""
     row = run.logits[index].double()
-    scores = tokens_of_the_law(run.request, run.choice, index, row)
-    if scores is None or not torch.isfinite(row).all():
+    if not torch.isfinite(row).all():
         return None
-    best = int(scores.argmax())
-    behind, allowed = float(scores[best] - scores[run.tokens[index]]), _ROUNDING * float(row.std())
-    if behind <= (allowed if run.request.sampling.temperature > 0 else 0):
+    law = law_of(run.request, run.choice, index, row)
+    seen = (_of("engine", row, run.tokens[index], law.token),)
+    return _not_allowed(run, index, law, row, "the engine's own logits lead to", 0.0, seen)
+
+
+def _not_allowed(
+    run: Emitted, index: int, law: Drawn, row: torch.Tensor, others: str, allowed: float, seen: tuple[Seen, ...]
+) -> Divergence | None:
+    token = run.tokens[index]
+    if token in law.allowed:
         return None
-    invariant = "SE-1" if run.request.sampling.temperature == 0 else "SE-2"
-    what = f"token {run.tokens[index]} where the engine's own logits lead to {best}"
-    seen = (_of("engine", row, run.tokens[index], best),)
-    return _divergence(invariant, what, run, index, best, behind, allowed, seen)
+    is_dropped = run.request.sampling.temperature > 0 and token not in law.tokens
+    what = f"token {token}{', which may not come at all,' if is_dropped else ''} where {others} {law.token}"
+    return _divergence(_sentence(run), what, run, index, law.token, _apart(law, row, token, law.token), allowed, seen)
+
+
+def _sentence(run: Emitted) -> str:
+    return "SE-1" if run.request.sampling.temperature == 0 else "SE-2"
+
+
+def _apart(law: Drawn, row: torch.Tensor, one: int, other: int) -> float:
+    """How far the scores of two tokens lie apart, or their logits, if one is not in the draw."""
+    scores = abs(law.behind(one) - law.behind(other))
+    return scores if scores < torch.inf else float((row[one] - row[other]).abs())
 
 
 def typically_off(runs: Sequence[Emitted], oracle: Oracle, allowed: float) -> tuple[Divergence, Emitted] | None:
@@ -223,17 +217,9 @@ def typically_off(runs: Sequence[Emitted], oracle: Oracle, allowed: float) -> tu
 
 
 def _wrong_token(run: Emitted, oracle: Oracle, index: int, row: torch.Tensor, allowed: float) -> Divergence | None:
-    scores = tokens_of_the_law(run.request, run.choice, index, row)
-    if scores is None:
-        return None
-    best = int(scores.argmax())
-    behind = float(scores[best] - scores[run.tokens[index]])
-    if behind <= 2 * allowed:
-        return None
-    invariant = "SE-1" if run.request.sampling.temperature == 0 else "SE-2"
-    return _divergence(
-        invariant, f"token {run.tokens[index]} where {oracle.name} has {best}", run, index, best, behind, 2 * allowed,
-        _seen(run, index, best, oracle.name, row),
+    law = law_of(run.request, run.choice, index, row, allowed)
+    return _not_allowed(
+        run, index, law, row, f"{oracle.name} has", 2 * allowed, _seen(run, index, law.token, oracle.name, row)
     )  # fmt: skip
 
 
@@ -243,14 +229,14 @@ def against_plain(run: Emitted, plain: Emitted, oracle: Oracle, share: float) ->
     if index is None:
         return None
     row = oracle.logits(plain.forced, len(plain.request.prompt) - 1)[index]
-    scores = tokens_of_the_law(run.request, run.choice, index, row)
+    slack = share * float(row.std())
+    law = law_of(run.request, run.choice, index, row, slack)
     token, other = run.tokens[index], plain.tokens[index]
-    allowed = 2 * share * float(row.std())
-    if scores is None or (apart := float((scores[token] - scores[other]).abs())) <= allowed:
+    if {token, other} <= law.allowed:
         return None
-    invariant = "SE-1" if run.request.sampling.temperature == 0 else "SE-2"
     return _divergence(
-        invariant, f"token {token} where the plain run has {other}", run, index, other, apart, allowed,
+        _sentence(run), f"token {token} where the plain run has {other}", run, index, other,
+        _apart(law, row, token, other), 2 * slack,
         (*_seen(run, index, other, oracle.name, row), _of("plain run", plain.logits[index], token, other)),
     )  # fmt: skip
 

@@ -81,8 +81,16 @@ PROCESSED = Suite(
     share_s=8.0,
     extras=("model",),
 )
+SAMPLER_LAW = Suite(
+    "sampler-law",
+    "sampler of real logits, token by token",
+    partial(with_extras, "sampler-law", "differential.sampler_law", "check_sampler_law"),
+    share_s=9.0,
+    extras=("model",),
+)
 SUITES: tuple[Suite, ...] = (
     Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),
+    SAMPLER_LAW,
     PROCESSED,
     STREAMED_TEXT,
     FLOAT_SETTINGS,
