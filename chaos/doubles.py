@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import socket
 import threading
 import time
 from types import TracebackType
+from typing import Any, NamedTuple
 
 from chaos.toxiproxy.address import Address
 
@@ -83,6 +86,10 @@ class Client:
         sender.join(PATIENCE_S)
         return found
 
+    def echoes(self, data: bytes) -> bool:
+        """Whether exactly that comes back: a bool, as nobody wants to read how two million bytes differ."""
+        return self.ask(data) == data
+
     def is_ended(self) -> bool:
         """Waits for the end, by a close or a reset; False when data comes instead."""
         try:
@@ -102,6 +109,27 @@ class Client:
         finally:
             self.socket.settimeout(PATIENCE_S)
         return False
+
+
+class Said(NamedTuple):
+    """An answer of an HTTP API: its status, and its body as JSON where it is JSON, as text otherwise."""
+
+    status: int
+    body: Any
+
+
+def say(address: Address, method: str, path: str, body: object = None, **headers: str) -> Said:
+    """One request. ``body``: bytes go as they are, anything else as JSON."""
+    raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=PATIENCE_S)
+    with contextlib.closing(connection):
+        connection.request(method, path, raw, headers)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    try:
+        return Said(answer.status, json.loads(text))
+    except ValueError:
+        return Said(answer.status, text)
 
 
 class Stopwatch:

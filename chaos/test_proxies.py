@@ -33,7 +33,7 @@ def test_a_heal_after_a_general_heal_is_no_error(proxies: Proxies, proxy: Proxy)
     latency()
     down()
     with Client(proxy.listen) as client:
-        assert client.ask(b"ping") == b"ping"
+        assert client.echoes(b"ping")
 
 
 def test_a_proxy_that_can_not_come_up_again_says_so(proxy: Proxy) -> None:
