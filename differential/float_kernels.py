@@ -8,10 +8,13 @@ the compiled kernels do on a device (`pytest -m gpu`).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from differential.float_runner import NAN, Task, model_of, prompts, shapes, trial
 from differential.float_settings import VOCAB
 from differential.judging import Judge
 from differential.running import MakeRunner, transformer_runner
@@ -33,24 +36,29 @@ _POOL: Mapping[str, Any] = {
     "vocab_size": VOCAB,
 }
 _LENGTHS = (1, 15, 16, 17, 33)  # around the edges of blocks
-_MODELS = {Profile.QUICK: 1, Profile.PR: 2, Profile.NIGHTLY: 12}
+_MODELS = {Profile.QUICK: 1, Profile.PR: 1, Profile.NIGHTLY: 12}
+_LONG = 516  # more positions than one program of the kernel for decodes reads
 _SHAPES = ((4, 2), (3, 1), (2, 2))  # heads, KV heads
 
 
 def trials(model: ModelSpec) -> tuple[Trial, ...]:
     """Decodes alone, decodes beside chunks, blocks out of the cache, blocks copied by a fork."""
 
-    def trial(setting: Setting, floors: Mapping[str, int], **config: Any) -> Trial:
+    def on_kernels(setting: Setting, floors: Mapping[str, int], **config: Any) -> Trial:
         return Trial(
             World(model, EngineConfig(**{**_POOL, **config}), replace(setting, attention=ATTENTION)),
             floors,
         )
 
     return (
-        trial(Setting("kernels"), {"most rows": 5}),
-        trial(Setting("kernels, in chunks of 11", gap=1), {"chunks": 3, "prefills beside decodes": 3}, max_tokens_per_step=11),
-        trial(Setting("kernels, cached, depth 1", is_warm=True, gap=1), {"tokens from the cache": 16}, max_plans_in_flight=2),
-        trial(Setting("kernels, forked in 2", choices=2), {"forked": 4, "blocks copied": 1}, max_num_seqs=12),
+        on_kernels(Setting("kernels"), {"most rows": 5}),
+        on_kernels(
+            Setting("kernels, in chunks of 11", gap=1), {"chunks": 3, "prefills beside decodes": 3}, max_tokens_per_step=11
+        ),
+        on_kernels(
+            Setting("kernels, cached, depth 1", is_warm=True, gap=1), {"tokens from the cache": 16}, max_plans_in_flight=2
+        ),
+        on_kernels(Setting("kernels, forked in 2", choices=2), {"forked": 4, "blocks copied": 1}, max_num_seqs=12),
     )
 
 
@@ -75,21 +83,69 @@ def requests(seed: int) -> tuple[Request, ...]:
     )
 
 
+def tasks(profile: Profile, seed: int) -> Iterator[Task]:
+    """Both head sizes and sizes of blocks, every group: a prompt in two chunks, a short one, decodes of both. A context of more
+    than 512 positions beside a short one. A row that is not a number."""
+    for number, (heads, kv_heads, head_size, block_size) in enumerate(shapes(profile, most=20)):
+        model = model_of(heads, kv_heads, head_size, seed + number)
+        told = trial(
+            model,
+            Setting(f"kernels, heads {heads} on {kv_heads} of {head_size}, blocks of {block_size}", attention=ATTENTION),
+            {"chunks": 1, "steps of decodes alone": 1},
+            block_size=block_size,
+            max_tokens_per_step=block_size + 9,
+            max_num_seqs=4,
+        )
+        lengths = (block_size + 7, 3)
+        yield Task(model, prompts(random.Random(seed + number), lengths, lambda at: 2 + at), (told,), asks_plain_run=False)
+    # One layer: the interpreter takes seconds for the prompt, and what the decodes read is seen in their own logits.
+    model = model_of(1, 1, 64, seed, layers=1)
+    told = trial(
+        model,
+        Setting("kernels, a long context", attention=ATTENTION),
+        {"steps of decodes alone": 2, "most rows": 2},
+        block_size=32,
+        slots=640,
+        max_tokens_per_step=640,
+    )
+    yield Task(model, prompts(random.Random(seed), (_LONG, 3), lambda _: 3), (told,), asks_plain_run=False)
+    yield of_nan_in_kernels(seed)
+
+
+def of_nan_in_kernels(seed: int) -> Task:
+    """The second of three requests ends, and nobody else."""
+    model = model_of(2, 1, 64, seed)
+    requests = list(prompts(random.Random(seed), (5, 17, 3), lambda _: 3))
+    requests[1] = replace(requests[1], prompt=(*requests[1].prompt, NAN))
+    setting = Setting("kernels, a NaN in the batch", attention=ATTENTION, nan_tokens=(NAN,))
+    told = trial(model, setting, {"most rows": 3, "steps of decodes alone": 1}, block_size=16)
+    return Task(model, tuple(requests), (told,), asks_plain_run=False)
+
+
 def check_float_kernels(
     context: SuiteContext,
     make_runner: MakeRunner = transformer_runner,
     told: Callable[[ModelSpec], Sequence[Trial]] = trials,
+    further: Callable[[Profile, int], Iterable[Task]] = tasks,
 ) -> CheckResult:
     """The suite: every trial on every model, up to the first divergence, which is shrunk."""
     importlib.import_module("triton")  # if that is missing, whoever runs the suite says so
     tally = Tally(SUITE_ID, context.seed, context.shrink_s)
     chosen = tuple(models(context.profile, context.seed))
-    total = sum(len(told(model)) for model in chosen)
-    with one_thread():
+    others = tuple(further(context.profile, context.seed))
+    total = sum(len(told(model)) for model in chosen) + sum(len(task.trials) for task in others)
+
+    def done() -> None:
+        context.progress(tally.examples, total)
+
+    with one_thread(), warnings.catch_warnings():
+        # The interpreter computes in numpy, which warns of rows that are not numbers.
+        warnings.filterwarnings("ignore", "All-NaN slice|invalid value", RuntimeWarning)
         for number, model in enumerate(chosen):
             judge = Judge(model, make_runner, asks_second_oracle=context.profile is not Profile.QUICK)
-            asked = requests(context.seed + number)
-            tally.go_through(judge, told(model), asked, lambda: context.progress(tally.examples, total))
-            if tally.failures:
-                break
-    return tally.result(f"{len(chosen)} models, attention by the Triton kernels under the interpreter")
+            tally.go_through(judge, told(model), requests(context.seed + number), done)
+        for task in others:
+            judge = Judge(task.model, make_runner, asks_second_oracle=False, asks_plain_run=task.asks_plain_run)
+            tally.go_through(judge, task.trials, task.requests, done)
+    words = f"{len(chosen) + len(others)} models, attention by the Triton kernels under the interpreter"
+    return tally.result(words)

@@ -13,6 +13,8 @@ from itertools import zip_longest
 
 import torch
 
+from differential import cells
+from differential.cells import CachedCells
 from differential.compare import (
     CachedOracle,
     Divergence,
@@ -28,11 +30,12 @@ from differential.compare import (
     worst_shares,
 )
 from differential.hf_oracle import HfOracle
-from differential.reference import reference_logits
-from differential.running import MakeRunner, Ran, run, transformer_runner
-from differential.setting import DTYPES, ModelSpec, World, plain_world, weights_of
+from differential.reference import reference_cells, reference_logits
+from differential.running import MakeRunner, Ran, run, transformer_runner, warmed
+from differential.setting import DTYPES, ModelSpec, Setting, World, plain_world, weights_of
 from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.execution.runner import Runner
+from engine_under_test.seams import Memory
 from engine_under_test.types import Plan, Request
 from properties.verdict import Violation
 
@@ -89,6 +92,12 @@ class Judge:
     asks_plans: bool = True
     _plain: dict[tuple[World, tuple[Request, ...]], Ran] = field(default_factory=dict)
     _oracles: Oracles | None = None
+    _cells: CachedCells | None = None
+
+    @property
+    def watches_store(self) -> bool:
+        """A store of a real model is too large to be compared after each step."""
+        return self.model.shape is not None
 
     @property
     def oracles(self) -> Oracles:
@@ -98,7 +107,7 @@ class Judge:
 
     def judge(self, world: World, requests: Sequence[Request]) -> Judged:
         """Runs the requests under the world's setting and asks everything, up to the first divergence."""
-        ran = run(world, requests, self.make_runner)
+        ran = run(world, requests, self.make_runner, watches_store=self.watches_store)
         if world == plain_world(world):
             self._plain[world, tuple(requests)] = ran
         asked: Counter[str] = Counter()
@@ -109,7 +118,9 @@ class Judge:
             for oracle in self.oracles:
                 divergence = explained(divergence, emitted, oracle)
             return Judged(ran, divergence, divergence.violation(_facts(world, requests)), asked, shares)
-        violation = self._plans_differ(world, requests, ran, asked) if self.asks_plans else None
+        violation = self._of_the_store(world, requests, ran, asked)
+        if violation is None and self.asks_plans and not world.setting.has_faults:
+            violation = self._plans_differ(world, requests, ran, asked)
         return Judged(ran, None, violation, asked, shares)
 
     def _first(
@@ -120,11 +131,13 @@ class Judge:
             asked["SC-12"] += 1
             asked["SE-3"] += len(each.tokens)
             asked["SE-1" if each.request.sampling.temperature == 0 else "SE-2"] += len(each.tokens)
+            if ran.due.ends(each) and (found := ran.due.judge(each)) is not None:
+                return found, each
             oracles = self.oracles if self.asks_second_oracle else (self.oracles.own,)
             for oracle in oracles:
                 if (found := against_oracle(each, oracle, share)) is not None:
                     return found, each
-            if (found := endings(each)) is not None:
+            if not ran.due.ends(each) and (found := endings(each)) is not None:
                 return found, each
         typical = typical_of(DTYPES[self.model.dtype], self.model.name)
         if (off := typically_off(ran.emitted, self.oracles.own, typical)) is not None or not self.asks_plain_run:
@@ -141,8 +154,33 @@ class Judge:
     def _plain_run(self, world: World, requests: Sequence[Request]) -> Ran:
         key = plain_world(world), tuple(requests)
         if key not in self._plain:
-            self._plain[key] = run(*key, self.make_runner)
+            self._plain[key] = run(
+                *key, self.make_runner, watches_store=self.watches_store and key[0].setting.is_batch_invariant
+            )
         return self._plain[key]
+
+    def _of_the_store(self, world: World, requests: Sequence[Request], ran: Ran, asked: Counter[str]) -> Violation | None:
+        """KV-16, KV-11: only what plans list was changed. SE-1: each cell is the reference's; SE-4: it has the plain run's
+        bits."""
+        asked["KV-16"] += len(ran.plans) if self.watches_store else 0
+        found = ran.violation
+        known = {
+            (each.request.request_id, each.choice): each.request.prompt + each.tokens
+            for each in ran.emitted
+            if not set(each.forced).intersection(world.setting.nan_tokens)
+        }
+        known.update({(warmed(request_id), 0): tokens for (request_id, choice), tokens in known.items() if choice == 0})
+        if found is None:
+            if self._cells is None:
+                self._cells = CachedCells(lambda tokens: reference_cells(weights_of(self.model), tokens))
+            compared = cells.against_reference(ran.written, known, self._cells, cells.TOLERANCES[DTYPES[self.model.dtype]])
+            asked["SE-1"] += compared.num
+            found = compared.violation
+        if found is None and world.setting.is_batch_invariant and self.asks_plain_run:
+            compared = cells.against_plain(ran.written, self._plain_run(world, requests).written, known)
+            asked["SE-4"] += compared.num
+            found = compared.violation
+        return None if found is None else replace(found, facts=(*found.facts, *_facts(world, requests)))
 
     def _plans_differ(self, world: World, requests: Sequence[Request], ran: Ran, asked: Counter[str]) -> Violation | None:
         """A plan depends on tokens through their number and the stop tokens alone: without stop tokens the fingerprint runner
@@ -153,7 +191,7 @@ class Judge:
         return first_plan_apart(ran.plans, run(world, requests, fingerprint_runner).plans, _facts(world, requests))
 
 
-def fingerprint_runner(world: World) -> Runner:
+def fingerprint_runner(world: World, _memory: Memory) -> Runner:
     """The other runner in the same world."""
     return FingerprintRunner(world.config.num_blocks, world.config.block_size, world.config.vocab_size)
 
@@ -187,6 +225,8 @@ def describe_setting(world: World) -> str:
         f"attention {setting.attention}" if setting.attention else "",
         "packed weights" if setting.packs_weights else "",
         "cache warmed" if setting.is_warm else "",
+        f"memory refused {_refusals_of(setting)}" if setting.refuses else "",
+        f"no number for token {', '.join(map(str, setting.nan_tokens))}" if setting.nan_tokens else "",
         f"{setting.preempts or 'all'} preempted after {', '.join(map(str, setting.preempts_at))} tokens"
         if setting.preempts_at
         else "",
@@ -194,6 +234,12 @@ def describe_setting(world: World) -> str:
         *(f"no {name.replace('_', ' ')}" for name in ("prefix_cache", "batching", "chunking") if not getattr(config, name)),
     ]
     return f"{setting.name}: {', '.join(part for part in parts if part)}"
+
+
+def _refusals_of(setting: Setting) -> str:
+    """Whose allocation in which launch; of many, the first ones."""
+    found = [f"to allocation {k} of launch {number}" for number, k in enumerate(setting.refuses, start=1) if k]
+    return ", ".join(found if len(found) < 4 else [*found[:3], f"{len(found) - 3} more"])
 
 
 def _facts(world: World, requests: Sequence[Request]) -> tuple[str, ...]:

@@ -38,6 +38,21 @@ def reference_logits(
         return _projected(last, weights.head)
 
 
+def reference_cells(weights: LlamaWeights, tokens: Sequence[int], dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """[2, layers, len(tokens), kv_heads, head]: the keys, turned, and the values that a cache holds of these tokens."""
+    config = weights.config
+    kept = []
+    with torch.inference_mode():
+        hidden = weights.embedding[torch.tensor(tokens, dtype=torch.long)].to(dtype)
+        turns = _turns(config, len(tokens), dtype)
+        for layer in weights.layers:
+            normed = _normed(hidden, layer.attention_norm, config.rms_eps)
+            kept.append(torch.stack(_keys_and_values(config, layer, normed, turns)))
+            hidden = hidden + _attention(config, layer, normed, turns)
+            hidden = hidden + _gated(layer, _normed(hidden, layer.mlp_norm, config.rms_eps))
+    return torch.stack(kept, dim=1)
+
+
 def _projected(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """``y[n, o] = sum over i of x[n, i] * matrix[o, i]``."""
     return torch.einsum("ni,oi->no", x, matrix.to(x.dtype))
@@ -70,12 +85,19 @@ def _turned(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
     return torch.cat((turned.real, turned.imag), dim=2)
 
 
+def _keys_and_values(
+    config: LlamaConfig, layer: LayerWeights, x: torch.Tensor, turns: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both [n, kv_heads, head]; the keys turned."""
+    shape = x.shape[0], config.num_kv_heads, config.head_size
+    return _turned(_projected(x, layer.k).reshape(shape), turns), _projected(x, layer.v).reshape(shape)
+
+
 def _attention(config: LlamaConfig, layer: LayerWeights, x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
     """Every query head by itself: softmax over the positions up to its own."""
     num, head = x.shape[0], config.head_size
     queries = _turned(_projected(x, layer.q).reshape(num, config.num_heads, head), turns)
-    keys = _turned(_projected(x, layer.k).reshape(num, config.num_kv_heads, head), turns)
-    values = _projected(x, layer.v).reshape(num, config.num_kv_heads, head)
+    keys, values = _keys_and_values(config, layer, x, turns)
     is_later = torch.ones(num, num, dtype=torch.bool).triu(diagonal=1)
     queries_a_group = config.num_heads // config.num_kv_heads
     mixed = []

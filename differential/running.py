@@ -8,22 +8,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Protocol, cast
 
 import torch
 
 from differential.compare import Emitted
+from differential.faults import Due, StepwiseMemory, due_of, refusals, with_nan_tokens
 from differential.setting import Setting, World, weights_of
+from differential.stores import HasStore, StoreWatch, Written
+from differential.ways import ALLOCATIONS, counted
 from engine_under_test.engine import Engine
-from engine_under_test.errors import BadInput
+from engine_under_test.errors import BadInput, RunnerError
 from engine_under_test.execution.runner import Launch, Runner
 from engine_under_test.scheduling.scheduler import Scheduler, View
+from engine_under_test.seams import Memory
 from engine_under_test.sequence import Sequence as Choice
 from engine_under_test.types import Event, EventKind, FinishReason, Output, Plan, Request, Reservation
+from properties.verdict import Violation
 
-MakeRunner = Callable[[World], Runner]
+MakeRunner = Callable[[World, Memory], Runner]
 _LAUNCHES_KEPT = 8
 _WARMED = "warm "  # in front of the name of a request that only fills the cache
 
@@ -37,18 +42,25 @@ class LaunchWithLogits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of a run. ``reached``: how often each thing happened that the setting is about."""
+    """What came of a run. ``reached``: how often each thing happened that the setting is about. ``written``: the cells of the
+    store, plan by plan; ``due``: what was to come of faults; ``violation``: of the store or of a second try."""
 
     emitted: tuple[Emitted, ...]
     plans: tuple[Plan, ...]
     reached: Mapping[str, int]
+    written: tuple[Written, ...] = ()
+    due: Due = field(default_factory=lambda: Due(Setting("plain")))
+    description: str = ""
+    violation: Violation | None = None
 
 
 class Recorder:
     """Stands between engine and runner: keeps plans and launches, and takes the logits of each token that is emitted."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, memory: StepwiseMemory, watch: StoreWatch | None) -> None:
         self._runner = runner
+        self._memory = memory
+        self.watch = watch
         self._launches: dict[int, tuple[Plan, Launch]] = {}
         self.plans: list[Plan] = []
         self.reached: Counter[str] = Counter()
@@ -56,11 +68,14 @@ class Recorder:
 
     def launch(self, plan: Plan, reservation: Reservation) -> Launch:
         """See `runner.Runner`."""
+        self._memory.begin()
+        self.plans.append(plan)
         launch = self._runner.launch(plan, reservation)
+        if self.watch is not None:
+            self.watch.after(plan, reservation, has_run=_has_run(launch))
         self._launches[plan.plan_id] = plan, launch
         if len(self._launches) > _LAUNCHES_KEPT:
             del self._launches[next(iter(self._launches))]
-        self.plans.append(plan)
         self._count(plan, reservation)
         return launch
 
@@ -82,8 +97,11 @@ class Recorder:
     def _count(self, plan: Plan, reservation: Reservation) -> None:
         decodes = sum(start >= len(request.prompt) for start, request in zip(plan.starts, plan.requests, strict=True))
         self.reached["steps"] += 1
+        self.reached["steps of decodes alone"] += decodes == plan.num_rows
         self.reached["chunks"] += len(plan.samples) - sum(plan.samples)
         self.reached["rows beside others"] += plan.num_rows if plan.num_rows > 1 else 0
+        self.reached[f"steps of {plan.num_rows} rows"] += 1
+        self.reached[ALLOCATIONS] += self._memory.asked[-1]
         self.reached["most rows"] = max(self.reached["most rows"], plan.num_rows)
         self.reached["prefills beside decodes"] += 0 < decodes < plan.num_rows
         self.reached["tokens in flight"] += sum(plan.num_pending)
@@ -113,38 +131,62 @@ class PreemptingScheduler(Scheduler):
         return tuple(chosen)
 
 
-def transformer_runner(world: World) -> Runner:
+def _has_run(launch: Launch) -> bool:
+    """Waits for it. A launch tells the same each time it is asked, so that the engine hears it too."""
+    try:
+        launch.result()
+    except RunnerError:
+        return False
+    return True
+
+
+def transformer_runner(world: World, memory: Memory) -> Runner:
     """The runner of a world."""
     from engine_under_test.execution.attention import choose_attention
     from engine_under_test.execution.transformer import TransformerRunner
 
     attention = choose_attention(torch.device("cpu"), world.setting.attention) if world.setting.attention else None
     return TransformerRunner(
-        weights_of(world.model),
+        with_nan_tokens(weights_of(world.model), world.setting.nan_tokens),
         world.config.num_blocks,
         world.config.block_size,
         attention=attention,
+        memory=memory,
         is_batch_invariant=world.setting.is_batch_invariant,
         packs_weights=world.setting.packs_weights,
     )
 
 
-def run(world: World, requests: Sequence[Request], make_runner: MakeRunner = transformer_runner) -> Ran:
-    """Runs the requests as the setting says, until nothing is left. A request that is refused is a BadInput."""
+def run(
+    world: World, requests: Sequence[Request], make_runner: MakeRunner = transformer_runner, *, watches_store: bool = True
+) -> Ran:
+    """Runs the requests as the setting says, until nothing is left. A request that is refused is a BadInput.
+
+    `watches_store`: the store is compared after each launch; dear where it is large.
+    """
     asked = [replace(each, sampling=replace(each.sampling, n=max(world.setting.choices, each.sampling.n))) for each in requests]
-    recorder = Recorder(make_runner(world))
-    engine = Engine(
-        world.config,
-        recorder,
-        observer=recorder.observe,
-        scheduler=_scheduler(world.setting, asked),
-    )
+    memory = StepwiseMemory(world.setting.refuses)
+    runner = make_runner(world, memory)
+    watch = StoreWatch(runner, world.config.block_size) if watches_store and isinstance(runner, HasStore) else None
+    recorder = Recorder(runner, memory, watch)
+    scheduler = _scheduler(world.setting, asked)
+    engine = Engine(world.config, recorder, observer=recorder.observe, scheduler=scheduler)
     outputs: list[Output] = []
-    if world.setting.is_warm:
-        _serve(engine, world, [_warming(each) for each in asked], outputs)
-        recorder.reached.clear()
-    _serve(engine, world, asked, outputs)
-    return Ran(tuple(_gather(asked, outputs, recorder)), tuple(recorder.plans), dict(recorder.reached))
+    with counted(recorder.reached):
+        if world.setting.is_warm:
+            _serve(engine, world, [_warming(each) for each in asked], outputs)
+            recorder.reached.clear()
+        _serve(engine, world, asked, outputs)
+    due = due_of(world.setting, recorder.plans, memory.refused)
+    return Ran(
+        emitted=tuple(_gather(asked, outputs, recorder)),
+        plans=tuple(recorder.plans),
+        reached={**recorder.reached, **refusals(world.setting, memory)},
+        written=() if watch is None else tuple(watch.written),
+        due=due,
+        description=getattr(runner, "description", ""),
+        violation=due.violation if watch is None else watch.violation or due.violation,
+    )
 
 
 def _scheduler(setting: Setting, requests: Sequence[Request]) -> Scheduler | None:
@@ -178,7 +220,12 @@ def _most_steps(requests: Sequence[Request]) -> int:
 def _warming(request: Request) -> Request:
     """The same prompt under another name, for a single greedy token."""
     sampling = replace(request.sampling, n=1, max_tokens=1, min_tokens=0, stop_token_ids=(), temperature=0.0)
-    return replace(request, request_id=_WARMED + request.request_id, sampling=sampling)
+    return replace(request, request_id=warmed(request.request_id), sampling=sampling)
+
+
+def warmed(request_id: str) -> str:
+    """The name under which a request fills the cache beforehand."""
+    return _WARMED + request_id
 
 
 def _gather(requests: Sequence[Request], outputs: Sequence[Output], recorder: Recorder) -> Iterator[Emitted]:

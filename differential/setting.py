@@ -33,6 +33,9 @@ class Setting:
     for the prefix cache. ``preempts_at``: a choice is preempted, once each, when it has emitted so many tokens. ``preempts``:
     the only request that is. ``choices``: each request is forked into so many. ``packs_weights``: products for few rows use
     copies of the weights in other layouts, as the benchmark of the engine does.
+
+    What is to go wrong, so that it can be judged who suffers: ``refuses``: its i-th entry, if not 0, is the allocation of the
+    i-th launch that the memory refuses, counted from 1. ``nan_tokens``: tokens whose embedding is not a number.
     """
 
     name: str
@@ -45,6 +48,13 @@ class Setting:
     preempts: str = ""
     choices: int = 1
     packs_weights: bool = False
+    refuses: tuple[int, ...] = ()
+    nan_tokens: tuple[int, ...] = ()
+
+    @property
+    def has_faults(self) -> bool:
+        """Some requests may end with an error."""
+        return bool(self.refuses or self.nan_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +93,11 @@ def world_to(world: World) -> dict[str, Any]:
     model: dict[str, Any] = {"name": world.model.name, "dtype": world.model.dtype, "seed": world.model.seed}
     if world.model.shape is not None:
         model["shape"] = asdict(world.model.shape)
-    setting = {name: value for name, value in asdict(world.setting).items() if value != getattr(_PLAIN, name)}
-    setting = {**setting, "preempts_at": list(world.setting.preempts_at)} if world.setting.preempts_at else setting
+    setting = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(world.setting).items()
+        if value != getattr(_PLAIN, name)
+    }
     return {"target": TARGET, "model": model, "config": config_to(world.config), "setting": setting}
 
 
@@ -98,7 +111,7 @@ def world_of(spec: Mapping[str, Any]) -> World:
             raise ValueError(f"dtype is one of {', '.join(DTYPES)}, found {model['dtype']!r}")
         if "shape" in model:
             model["shape"] = LlamaConfig(**model["shape"])
-        setting = Setting(**{**spec["setting"], "preempts_at": tuple(spec["setting"].get("preempts_at", ()))})
+        setting = Setting(**{name: _as_like(name, value) for name, value in spec["setting"].items()})
         if unlike := [each.name for each in fields(Setting) if type(getattr(setting, each.name)) is not type(_like(each.name))]:
             raise TypeError(f"of another type than it should be: {', '.join(unlike)}")
         return World(ModelSpec(**model), config_from(spec.get("config", {})), setting)
@@ -111,6 +124,11 @@ _PLAIN = Setting("")
 
 def _like(name: str) -> Any:
     return getattr(_PLAIN, name)
+
+
+def _as_like(name: str, value: Any) -> Any:
+    """A file has lists where a setting has tuples."""
+    return tuple(value) if isinstance(value, list) and isinstance(getattr(_PLAIN, name, None), tuple) else value
 
 
 def weights_of(model: ModelSpec) -> LlamaWeights:

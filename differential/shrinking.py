@@ -149,5 +149,8 @@ def _simpler(setting: Setting) -> Iterator[dict[str, Any]]:
     for each in fields(Setting):
         if each.name != "name" and getattr(setting, each.name) != getattr(_PLAIN, each.name):
             yield {each.name: getattr(_PLAIN, each.name)}
+    for last, k in enumerate(setting.refuses[:-1], start=1):
+        if k:
+            yield {"refuses": setting.refuses[:last]}
     if len(setting.preempts_at) > 1:
         yield from ({"preempts_at": (count,)} for count in setting.preempts_at)

@@ -49,6 +49,13 @@ FLOAT_SETTINGS = Suite(
     share_s=33.0,
     extras=("model", "reference"),
 )
+FLOAT_RUNNER = Suite(
+    "float-runner",
+    "language models, store and faults",
+    partial(with_extras, "float-runner", "differential.float_runner", "check_float_runner"),
+    share_s=12.0,
+    extras=("model", "reference"),
+)
 # Profile quick is for seconds: loading a real model twice and asking two oracles takes a minute.
 SMOLLM2 = Suite(
     "smollm2",
@@ -94,6 +101,7 @@ SUITES: tuple[Suite, ...] = (
     PROCESSED,
     STREAMED_TEXT,
     FLOAT_SETTINGS,
+    FLOAT_RUNNER,
     FLOAT_KERNELS,
     SMOLLM2,
 )

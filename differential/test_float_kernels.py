@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from differential.float_kernels import ATTENTION, SUITE_ID, check_float_kernels, models, trials
+from differential.float_kernels import ATTENTION, SUITE_ID, check_float_kernels, models, tasks, trials
+from differential.float_runner import Task, shapes
 from differential.setting import ModelSpec
 from differential.suites import FLOAT_KERNELS, SUITES
 from differential.trials import Trial
@@ -18,7 +19,7 @@ CONTEXT = SuiteContext(Profile.QUICK, 11, shrink_s=4.0)
 
 
 def test_the_engine_is_valid_and_reaches_what_it_should() -> None:
-    result = check_float_kernels(CONTEXT, told=lambda model: trials(model)[1:3])  # the gate runs the others
+    result = check_float_kernels(CONTEXT, told=lambda model: trials(model)[1:2], further=_some)  # the gate runs the others
     assert (result.verdict, result.missed, result.failures) == (Verdict.VALID, (), ())
     assert "plans as with fingerprints" in result.note
 
@@ -30,7 +31,7 @@ def test_a_decode_that_reads_a_position_less_is_found(monkeypatch: pytest.Monkey
         return whole(queries, key_cache, value_cache, tables, (lengths - 1).clamp(min=1), block_size)
 
     monkeypatch.setattr(kernels, "decode_attention", shorter)
-    result = check_float_kernels(CONTEXT, told=_first)
+    result = check_float_kernels(CONTEXT, told=_first, further=lambda _profile, _seed: ())
     assert result.verdict is Verdict.INVALID
     (failure,) = result.failures
     assert failure.violation.invariant in ("SE-1", "SE-3")
@@ -38,8 +39,23 @@ def test_a_decode_that_reads_a_position_less_is_found(monkeypatch: pytest.Monkey
     assert failure.world["setting"]["attention"] == ATTENTION
 
 
+def _some(profile: Profile, seed: int) -> tuple[Task, ...]:
+    """A shape, and the row that is not a number."""
+    told = tuple(tasks(profile, seed))
+    return told[3], told[-1]
+
+
 def _first(model: ModelSpec) -> tuple[Trial, ...]:
     return trials(model)[:1]
+
+
+def test_every_group_meets_both_head_sizes_and_both_sizes_of_blocks() -> None:
+    for profile in Profile:
+        found = list(shapes(profile))
+        assert {(heads // kv_heads, head_size) for heads, kv_heads, head_size, _ in found} == {
+            (group, head_size) for group in (1, 2, 3, 4, 8) for head_size in (64, 128)
+        }
+        assert {(head_size, block_size) for *_, head_size, block_size in found} == {(h, b) for h in (64, 128) for b in (16, 32)}
 
 
 def test_every_trial_runs_on_the_kernels() -> None:

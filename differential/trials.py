@@ -14,6 +14,7 @@ from differential.compare import tolerance_of
 from differential.judging import PLANS, Judge, Judged
 from differential.setting import DTYPES, ModelSpec, World
 from differential.shrinking import failure_of
+from differential.ways import strayed
 from engine_under_test.types import Request
 from properties.suite import CheckResult, Failure, Figure, Label
 from properties.verdict import Verdict
@@ -49,7 +50,9 @@ class Tally:
     def go_through(
         self, judge: Judge, trials: Sequence[Trial], requests: Sequence[Request], done: Callable[[], None] = lambda: None
     ) -> None:
-        """Judges the requests in every trial, up to the first divergence, which is shrunk."""
+        """Judges the requests in every trial, up to the first divergence, which is shrunk; nothing after a failure."""
+        if self.failures:
+            return
         for trial in trials:
             judged = judge.judge(trial.world, requests)
             self._count(trial, judge.model, judged, len(requests))
@@ -83,6 +86,8 @@ class Tally:
         self.evaluations.update(judged.evaluations)
         key = model.name, model.dtype
         self.worst[key] = max((self.worst.get(key, 0.0), *judged.shares))  # of no token at all, if every request failed
+        for words in strayed(trial.world, judged.ran.reached, judged.ran.description):
+            self.missed[f"{trial.name}: {words}"] = None
         for name, floor in trial.floors.items():
             found = judged.ran.reached.get(name, 0)
             self.reached[f"{trial.name}: {name}"] += found

@@ -23,7 +23,7 @@ from engine_under_test.execution.device import ImmediateDevice
 from engine_under_test.execution.forward import TiledForward, WholeForward
 from engine_under_test.execution.landing import DeviceLaunch, LastSamples
 from engine_under_test.execution.memory import StepMemory
-from engine_under_test.execution.products import choose_product
+from engine_under_test.execution.products import PackedProduct, choose_product
 from engine_under_test.execution.tiles import FixedTiles
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights
 from engine_under_test.sampling.noise import PhiloxNoise
@@ -92,10 +92,12 @@ class TransformerRunner:
         self._device: Device = ImmediateDevice() if device is None else device
         self._noise: Noise = PhiloxNoise() if noise is None else noise
         self._memory = StepMemory(memory)
+        product = choose_product(weights, packs_weights=packs_weights)
+        self._packs = isinstance(product, PackedProduct) and not is_batch_invariant
         self._forward: TiledForward | WholeForward = (
             TiledForward(weights, self._attention, self._memory)
             if is_batch_invariant
-            else WholeForward(weights, self._attention, self._memory, choose_product(weights, packs_weights=packs_weights))
+            else WholeForward(weights, self._attention, self._memory, product)
         )
         self._pages = tuple(Page(BUFFER, block) for block in range(num_blocks + 1))
         self._last = LastSamples()
@@ -103,7 +105,8 @@ class TransformerRunner:
     @property
     def description(self) -> str:
         """What computes, where: printed by whoever starts it."""
-        return f"{describe(self._attention, self._place)}, {str(self._dtype).removeprefix('torch.')}"
+        packed = ", packed weights" if self._packs else ""
+        return f"{describe(self._attention, self._place)}, {str(self._dtype).removeprefix('torch.')}{packed}"
 
     def launch(self, plan: Plan, reservation: Reservation) -> TransformerLaunch:
         """See `runner.Runner`."""
