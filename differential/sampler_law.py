@@ -48,7 +48,7 @@ FLOORS: Mapping[str, int] = {
     "ties at the place where p is reached to the highest": 20,
     "noise again after 4,096 lanes": 25,
     "noise again after 32,768 lanes": 10,
-    "noise of fewer digits": 15,
+    "noise of fewer digits": 8,
     "seed cut to 32 bits": 75,
     "seed as a double": 55,
     "seed as a signed number": 37,

@@ -148,7 +148,7 @@ def test_a_runner_that_asks_the_sampler_for_another_address_is_found_in_a_worklo
 ) -> None:
     monkeypatch.setattr(sampler_law, "BATCHES", {Profile.QUICK: 0})
     monkeypatch.setattr("engine_under_test.execution.transformer.draws", lambda plan: fault(draws(plan)))
-    result = check_sampler_law(SuiteContext(Profile.QUICK, 11, shrink_s=1.0))
+    result = check_sampler_law(SuiteContext(Profile.QUICK, 11, shrink_s=0.2))
     (failure,) = result.failures
     assert failure.violation.invariant == "SE-2"
     assert failure.world["target"] == "transformer"

@@ -7,6 +7,8 @@ from ci.mutants.mutant import Mutant
 _SAMPLER = "engine_under_test/sampling/sampler.py"
 _PROCESSORS = "engine_under_test/sampling/processors.py"
 _TORCH = "engine_under_test/sampling/torch_sampler.py"
+_NOISE = "engine_under_test/sampling/noise.py"
+_TOKEN_BY_TOKEN = ("sampler-law",)
 _REAL_LOGITS = ("processed-sampler-statistics",)
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -85,5 +87,75 @@ MUTANTS: tuple[Mutant, ...] = (
         "        lanes, left = _survivors(scaled, draws.params[warm[0]])",
         "All rows of a batch are filtered as its first row asks.",
         ("float-settings",),
+    ),
+    Mutant(
+        "noise-without-the-position",
+        "vllm 54282",
+        "https://github.com/vllm-project/vllm/pull/54282",
+        _TORCH,
+        "noise.uniform_at(params.seed, draws.choices[row], draws.positions[row], Purpose.SAMPLE, lanes)",
+        "noise.uniform_at(params.seed, draws.choices[row], 0, Purpose.SAMPLE, lanes)",
+        "Where few tokens are left, every position draws the same noise.",
+        _TOKEN_BY_TOKEN,
+    ),
+    Mutant(
+        "noise-again-after-4096-lanes",
+        "vllm 54282",
+        "https://github.com/vllm-project/vllm/pull/54282",
+        _NOISE,
+        "    counters[3] = np.arange(quads)\n    keys = np.empty((2, rows, quads), dtype=np.uint64)",
+        "    counters[3] = np.arange(quads) % 1024\n    keys = np.empty((2, rows, quads), dtype=np.uint64)",
+        "Tokens that are 4,096 apart share their noise.",
+        _TOKEN_BY_TOKEN,
+    ),
+    Mutant(
+        "noise-of-fewer-digits",
+        "vllm 51367",
+        "https://github.com/vllm-project/vllm/pull/51367",
+        _NOISE,
+        "    uniforms = words.astype(np.float64)\n",
+        "    uniforms = words.astype(np.float32).astype(np.float64)\n",
+        "Noise has the 24 digits of a single, so that draws near each other are equal.",
+        _TOKEN_BY_TOKEN,
+    ),
+    Mutant(
+        "seed-of-32-bits",
+        "vllm 57018",
+        "https://github.com/vllm-project/vllm/pull/57018",
+        _TORCH,
+        "np.array([draws.params[row].seed for row in rows], dtype=np.uint64)",
+        "np.array([draws.params[row].seed % 2**32 for row in rows], dtype=np.uint64)",
+        "A seed is cut to the bits that its column holds.",
+        _TOKEN_BY_TOKEN,
+    ),
+    Mutant(
+        "min-tokens-unheeded",
+        "vllm 21987",
+        "https://github.com/vllm-project/vllm/issues/21987",
+        _TORCH,
+        "        if params.min_tokens > position - prompt_len\n",
+        "        if params.min_tokens > position - prompt_len + 10**9\n",
+        "Stop tokens are never masked.",
+        _TOKEN_BY_TOKEN,
+    ),
+    Mutant(
+        "ties-to-the-highest",
+        "tt-metal 50687",
+        "https://github.com/tenstorrent/tt-metal/pull/50687",
+        _PROCESSORS,
+        "        scaled[np.flatnonzero(scaled == last)[-surplus:]] = -np.inf",
+        "        scaled[np.flatnonzero(scaled == last)[:surplus]] = -np.inf",
+        "Of equals at the last place that a filter keeps, the highest tokens stay.",
+        _TOKEN_BY_TOKEN,
+    ),
+    Mutant(
+        "greedy-ties-to-the-highest",
+        "rMLX 373",
+        "https://github.com/Pushkinist/rMLX/issues/373",
+        _TORCH,
+        "    tokens: list[int] = logits.argmax(dim=1).tolist()",
+        "    tokens: list[int] = (logits.shape[1] - 1 - logits.flip(1).argmax(dim=1)).tolist()",
+        "A greedy row takes the highest of equal tokens.",
+        _TOKEN_BY_TOKEN,
     ),
 )
