@@ -31,6 +31,7 @@ from differential.compare import (
 )
 from differential.hf_oracle import HfOracle
 from differential.reference import reference_cells, reference_logits
+from differential.rounding import Passes, bound_of, rounding_of, rounds_otherwise
 from differential.running import MakeRunner, Ran, run, transformer_runner, warmed
 from differential.setting import DTYPES, ModelSpec, Setting, World, plain_world, weights_of
 from engine_under_test.execution.fingerprint import FingerprintRunner
@@ -93,6 +94,7 @@ class Judge:
     _plain: dict[tuple[World, tuple[Request, ...]], Ran] = field(default_factory=dict)
     _oracles: Oracles | None = None
     _cells: CachedCells | None = None
+    _passes: Passes | None = None
 
     @property
     def watches_store(self) -> bool:
@@ -139,8 +141,7 @@ class Judge:
                     return found, each
             if not ran.due.ends(each) and (found := endings(each)) is not None:
                 return found, each
-        typical = typical_of(DTYPES[self.model.dtype], self.model.name)
-        if (off := typically_off(ran.emitted, self.oracles.own, typical)) is not None or not self.asks_plain_run:
+        if (off := self._off_in_all(world, ran)) is not None or not self.asks_plain_run:
             return off
         for each, plain in zip(ran.emitted, self._plain_run(world, requests).emitted, strict=True):
             found = against_plain(each, plain, self.oracles.own, share)
@@ -149,6 +150,21 @@ class Judge:
                 found = bitwise(each, plain)
             if found is not None:
                 return found, each
+        return None
+
+    def _off_in_all(self, world: World, ran: Ran) -> tuple[Divergence, Emitted] | None:
+        """What the rows of a run show together: the median of their errors, and in bfloat16 where the engine rounds."""
+        typical = typical_of(DTYPES[self.model.dtype], self.model.name)
+        off = typically_off(ran.emitted, self.oracles.own, typical)
+        if off is not None or self.model.dtype != "bfloat16":
+            return off
+        if self._passes is None:
+            self._passes = Passes(self.model)
+        rounding = rounding_of(world.setting)
+        allowed = bound_of(rounding, ran.emitted)
+        for rounded in self._passes.of(rounding, asks_second_oracle=self.asks_second_oracle):
+            if (off := rounds_otherwise(ran.emitted, self.oracles.own, rounded, allowed)) is not None:
+                return off
         return None
 
     def _plain_run(self, world: World, requests: Sequence[Request]) -> Ran:

@@ -59,12 +59,18 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model by what it is made from: ``name`` "tiny" with shape and seed, or the name of a fetched one."""
+    """A model by what it is made from: ``name`` "tiny" with shape and seed, or the name of a fetched one.
+
+    ``stream`` and ``sharpness`` change a tiny one. ``stream``: the scale of the embedding and of what each layer adds to it; a
+    small one makes the eps of a norm matter. ``sharpness``: the scale of the queries; a large one makes scores large.
+    """
 
     name: str = "tiny"
     dtype: str = "float32"
     seed: int = 0
     shape: LlamaConfig | None = None
+    stream: float = 1.0
+    sharpness: float = 1.0
 
     @property
     def words(self) -> str:
@@ -73,10 +79,14 @@ class ModelSpec:
             return f"{self.name} in {self.dtype}"
         shape = self.shape
         tied = "tied" if shape.ties_head else "untied"
+        scaled = "".join(f", {name} × {getattr(self, name):g}" for name in _SCALES if getattr(self, name) != 1)
         return (
             f"tiny model {self.seed} in {self.dtype}: {shape.num_layers} layers, {shape.num_heads} heads on "
-            f"{shape.num_kv_heads}, {tied}"
+            f"{shape.num_kv_heads}, {tied}, eps {shape.rms_eps:g}, theta {shape.rope_theta:g}{scaled}"
         )
+
+
+_SCALES = ("stream", "sharpness")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,7 @@ def world_to(world: World) -> dict[str, Any]:
     model: dict[str, Any] = {"name": world.model.name, "dtype": world.model.dtype, "seed": world.model.seed}
     if world.model.shape is not None:
         model["shape"] = asdict(world.model.shape)
+        model |= {name: getattr(world.model, name) for name in _SCALES if getattr(world.model, name) != 1}
     setting = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(world.setting).items()
@@ -141,7 +152,8 @@ def _weights(text: str) -> LlamaWeights:
     data = json.loads(text)
     dtype = DTYPES[data["dtype"]]
     if data["shape"] is not None:
-        return tiny_random(LlamaConfig(**data["shape"]), data["seed"], dtype)
+        weights = tiny_random(LlamaConfig(**data["shape"]), data["seed"], dtype)
+        return _scaled(weights, data["stream"], data["sharpness"])
     from engine_under_test.model.fetch import model_folder
     from engine_under_test.model.load import load_weights
 
@@ -149,6 +161,14 @@ def _weights(text: str) -> LlamaWeights:
     if folder is None:
         raise BadInput(f"the model {data['name']} is not on this machine; say assay model fetch")
     return load_weights(folder, dtype)
+
+
+def _scaled(weights: LlamaWeights, stream: float, sharpness: float) -> LlamaWeights:
+    embedding = weights.embedding * stream
+    layers = tuple(
+        replace(layer, q=layer.q * sharpness, o=layer.o * stream, down=layer.down * stream) for layer in weights.layers
+    )
+    return replace(weights, embedding=embedding, layers=layers, head=embedding if weights.config.ties_head else weights.head)
 
 
 def plain_world(world: World) -> World:

@@ -56,6 +56,13 @@ FLOAT_RUNNER = Suite(
     share_s=12.0,
     extras=("model", "reference"),
 )
+FLOAT_NUMERICS = Suite(
+    "float-numerics",
+    "language models, numerics",
+    partial(with_extras, "float-numerics", "differential.float_numerics", "check_float_numerics"),
+    share_s=12.0,
+    extras=("model", "reference"),
+)
 # Profile quick is for seconds: loading a real model twice and asking two oracles takes a minute.
 SMOLLM2 = Suite(
     "smollm2",
@@ -102,6 +109,7 @@ SUITES: tuple[Suite, ...] = (
     STREAMED_TEXT,
     FLOAT_SETTINGS,
     FLOAT_RUNNER,
+    FLOAT_NUMERICS,
     FLOAT_KERNELS,
     SMOLLM2,
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from itertools import combinations
 
 import pytest
 import torch
 
 from differential.hf_oracle import HfOracle
-from differential.reference import reference_logits
+from differential.reference import Rounding, reference_logits
 from engine_under_test.errors import BadInput
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
 
@@ -62,9 +63,29 @@ def test_what_comes_later_is_not_seen() -> None:
     assert not torch.allclose(ours[20:], theirs[20:])
 
 
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+def test_in_bfloat16_the_reference_rounds_where_the_published_models_round(shape: tuple[int, int, bool, float]) -> None:
+    weights = tiny(*shape, torch.bfloat16)
+    exact = reference_logits(weights, TOKENS)
+    ours = reference_logits(weights, TOKENS, torch.bfloat16).double()
+    theirs = HfOracle(weights, torch.bfloat16).logits(TOKENS).double()
+    assert (ours - theirs).square().mean() < 0.2**2 * (ours - exact).square().mean()
+    assert ours.ne(theirs).any(dim=1).float().mean() < 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_where_attention_rounds_matters_in_bfloat16_alone(dtype: torch.dtype) -> None:
+    weights = tiny(4, 2, True, 1e4, torch.bfloat16)
+    for rounding in Rounding:
+        found = reference_logits(weights, TOKENS, dtype, rounding=rounding)
+        assert torch.allclose(found.double(), reference_logits(weights, TOKENS), rtol=1e-4, atol=1e-4)
+    passes = [reference_logits(weights, TOKENS, torch.bfloat16, rounding=rounding) for rounding in Rounding]
+    assert not any(torch.equal(one, other) for one, other in combinations(passes, 2))
+
+
 def test_a_type_that_the_reference_does_not_compute_in_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"float64 or float32, found torch.bfloat16"):
-        reference_logits(tiny(4, 2, True, 1e4), TOKENS, torch.bfloat16)
+    with pytest.raises(ValueError, match=r"float64, float32 or bfloat16, found torch.float16"):
+        reference_logits(tiny(4, 2, True, 1e4), TOKENS, torch.float16)
 
 
 def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
