@@ -27,6 +27,16 @@ def test_a_heal_takes_its_own_fault_back_and_only_once(proxy: Proxy) -> None:
     assert proxy.toxics() == ()
 
 
+def test_a_heal_that_was_used_does_not_heal_a_later_fault(proxy: Proxy) -> None:
+    first = proxy.down()
+    first()
+    second = proxy.down()
+    first()
+    with pytest.raises(ConnectionRefusedError):
+        Client(proxy.listen)
+    second()
+
+
 def test_a_heal_after_a_general_heal_is_no_error(proxies: Proxies, proxy: Proxy) -> None:
     latency, down = proxy.latency(1, stream=Stream.UPSTREAM), proxy.down()
     proxies.heal_all()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import socket
 from typing import NamedTuple
+
+_RESOLVE_S = 5.0
 
 
 class AddressError(ValueError):
@@ -75,11 +78,25 @@ def reason(error: OSError) -> str:
     return (text or str(error)).lower()
 
 
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 async def _resolve(address: Address) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    """IPv4 before IPv6, as ``localhost`` means the former to most who listen."""
+    """IPv4 before IPv6, as ``localhost`` means the former to most who listen. A number never waits behind slow names."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        if _is_number(address.host):
+            found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        else:
+            async with asyncio.timeout(_RESOLVE_S):
+                found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    except TimeoutError as error:
+        raise OSError(f"nobody knew the host {address.host[:40]!r} within {_RESOLVE_S:.0f} s") from error
     except ValueError as error:  # no name of the domain name system: too long a label, a NUL
         raise OSError(f"no such host {address.host[:40]!r}") from error
     first = min(found, key=lambda entry: entry[0] != socket.AF_INET)

@@ -88,9 +88,14 @@ class Api:
         methods, names = route
         if request.method not in methods:
             return Response(HTTPStatus.METHOD_NOT_ALLOWED, b"", _TEXT)
+        return await self._handle(methods[request.method], request, names)
+
+    async def _handle(self, handler: _Handler, request: Request, names: list[str]) -> Response:
         try:
+            if request.method == "GET":  # reads at one moment, and must not wait behind a slow name
+                return await handler(request, *names)
             async with self._changing:
-                return await methods[request.method](request, *names)
+                return await handler(request, *names)
         except ApiError as error:
             return _json(error.status, {"error": error.message, "status": error.status})
         except Exception as error:  # a mistake in here costs one answer, not the server
