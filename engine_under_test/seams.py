@@ -6,9 +6,10 @@ refuses the k-th block, a clock that it moves by hand. The engine never asks whe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from enum import StrEnum
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +70,15 @@ class Noise(Protocol):
         """What `uniform` gives at some lanes of one draw: where few of many tokens are left, few lanes are wanted."""
 
 
+class Stream(StrEnum):
+    """The queues of a device. Work on one of them runs in order; between two of them only waits give an order."""
+
+    COMPUTE = "compute"
+    COPY_IN = "copy_in"  # from the host, and within the device's memory beside the computation
+    COPY_OUT = "copy_out"  # to the host
+    TRANSFER = "transfer"  # to and from other machines
+
+
 class Page(NamedTuple):
     """What an operation touches: a named buffer and a unit of it (for KV: the block)."""
 
@@ -78,12 +88,18 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceOp:
-    """Work for a device: a closure, with the pages that it reads and writes declared (AS-5)."""
+    """Work for a device: a closure, with the pages that it reads and writes declared (AS-5), and the plan that it is for."""
 
     name: str
     reads: frozenset[Page]
     writes: frozenset[Page]
     run: Callable[[], None]
+    plan_id: int = 0
+
+    @property
+    def title(self) -> str:
+        """What reports call it."""
+        return f"{self.name} of plan {self.plan_id}" if self.plan_id else self.name
 
 
 class Fence(Protocol):
@@ -100,3 +116,18 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Returns when everything submitted so far has ended. An error in an operation is raised here."""
+
+
+@runtime_checkable
+class StreamDevice(Device, Protocol):
+    """A device with several streams, whose work runs late. `submit` of a plain device is `submit_to` the compute stream."""
+
+    def submit_to(self, stream: Stream, op: DeviceOp, after: Sequence[Fence] = ()) -> Fence:
+        """Puts `op` on a stream, behind what is on it, and not before every fence of `after` has passed. The fence behind
+        `op` alone."""
+
+    def wait(self, fence: Fence) -> None:
+        """Returns when the fence has passed, and the host has seen it. An error in an operation before it is raised here."""
+
+    def host_touches(self, reads: Iterable[Page] = (), writes: Iterable[Page] = ()) -> None:
+        """The host is about to read and to write these pages itself. Nothing happens but that whoever watches is told."""

@@ -383,6 +383,47 @@ event_of = cast(
 )
 
 
+class RaceKind(StrEnum):
+    """Which two accesses of one page were not ordered, the later one first."""
+
+    READ_AFTER_WRITE = "read after write"
+    WRITE_AFTER_WRITE = "write after write"
+    WRITE_AFTER_READ = "write after read"
+
+
+class Race(NamedTuple):
+    """Two accesses of one page, at least one of them a write, with no order between them: neither one stream, nor a wait,
+    nor an end that the host saw. ``first`` was submitted (or done by the host) before ``second``."""
+
+    kind: RaceKind
+    buffer: str
+    unit: int
+    first: str
+    first_thread: str  # a stream, or "host"
+    second: str
+    second_thread: str
+
+
+class Misdeclared(NamedTuple):
+    """What an operation touched without having declared it (AS-5)."""
+
+    op: str
+    verb: str  # "read" or "wrote"
+    buffer: str
+    units: tuple[int, ...]
+
+
+class DeviceChoice(NamedTuple):
+    """What was chosen for one operation of a simulated device: the `kth` (from 0) that its cause put on `stream` starts no
+    earlier than `delay` places after the turn in which it was submitted (see `execution/schedule.py`), and the host learns of
+    its end `late` turns after it."""
+
+    stream: str
+    kth: int
+    delay: int = 0
+    late: int = 0
+
+
 @dataclass(slots=True)
 class Counters:
     """Totals since the engine began (SC-14: each equals a recount from the events). All in tokens, rows, blocks or requests."""

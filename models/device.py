@@ -7,19 +7,20 @@ and judges nothing: it fills in `Execution`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from operator import add
 
 import numpy as np
 
-from engine_under_test.execution.fingerprint import FingerprintRunner
+from engine_under_test.execution.fingerprint import FingerprintLaunch, FingerprintRunner
 from engine_under_test.sampling.noise import PhiloxNoise
-from engine_under_test.types import Caps, PlannedStep, StepResult
+from engine_under_test.types import Caps, Misdeclared, PlannedStep, Race, StepResult
 from models.allocator_model import Key
 from models.law import POISON, Law, Track
 from properties.doubles import RecordingNoise
-from properties.moment import Execution
+from properties.moment import Execution, NoiseAddress
+from properties.op import Op
 
 
 class Flight:
@@ -57,6 +58,11 @@ class Device:
         self._noise = RecordingNoise(PhiloxNoise())
         self._runner = self._new_runner()
         self._look_at_store()
+
+    orders: Callable[[], tuple[tuple[Race, ...], tuple[Misdeclared, ...]]] | None = None  # for devices with streams
+
+    def begin(self, op_index: int, op: Op) -> None:
+        """World begins an op: for devices that play with time."""
 
     def _look_at_store(self) -> None:
         """Views of the new runner's store, and its content as it is now."""
@@ -117,22 +123,35 @@ class Device:
     def _run(self, flight: Flight) -> Execution:
         step = flight.step
         launch = self._runner.launch(step.plan, step.reservation)
-        result = launch.result()
+        launch.result()
         changed = np.not_equal(self._flat, self._shadow, out=self._differs).nonzero()[0]
         np.copyto(self._shadow, self._flat)
+        changed_slots = frozenset((changed >> 1).tolist())
+        return self._execution(flight, launch, changed_slots, self._stale_slots(step), self._noise.take_addresses())
+
+    def _execution(
+        self,
+        flight: Flight,
+        launch: FingerprintLaunch,
+        changed_slots: frozenset[int],
+        stale_slots: frozenset[int],
+        addresses: tuple[NoiseAddress, ...],
+    ) -> Execution:
+        """What a launch that has ended did, beside what it had to do."""
+        step = flight.step
         ends = list(map(add, step.plan.starts, step.plan.num_tokens))
         tracks = flight.tracks
         self._law.extend(tracks, ends)
         return Execution(
             step=step,
-            result=result,
+            result=launch.result(),
             cells=launch.cells,
             expected_cells=self._law.cells(tracks, ends),
             row_ends=launch.row_ends,
             expected_tokens=self._expected_tokens(flight, ends),
-            changed_slots=frozenset((changed >> 1).tolist()),
-            stale_slots=self._stale_slots(step),
-            addresses=self._noise.take_addresses(),
+            changed_slots=changed_slots,
+            stale_slots=stale_slots,
+            addresses=addresses,
         )
 
     def _stale_slots(self, step: PlannedStep) -> frozenset[int]:

@@ -20,6 +20,7 @@ from properties.verdict import Violation
 
 _ALWAYS_NEEDED: Final = ("planned", "result")  # two columns at least, so that `attrgetter` gives a tuple
 _NONE: Final = repeat(None)
+_SEEN_SINCE: Final = frozenset({"races", "misdeclared"})  # columns that say what was seen since the last moment
 
 
 # happening, nothing moved, columns that changed, which of the columns that predicates need are None, evidence that there is
@@ -42,7 +43,8 @@ class _Check:
         self.evidence = bits_of(predicate.only_with)
         self.reads = sum(BITS[column] for column in predicate.reads)
         # one for (nearly) every happening looks at the state, which is judged once for each snapshot
-        self.is_about_change = predicate.happenings is None or len(predicate.happenings) > len(Happening) // 2
+        is_general = predicate.happenings is None or len(predicate.happenings) > len(Happening) // 2
+        self.is_about_change = is_general and not _SEEN_SINCE.intersection(predicate.needs)
 
     def applies_to(self, happening: Happening) -> bool:
         return self.predicate.happenings is None or happening in self.predicate.happenings

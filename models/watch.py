@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from engine_under_test.adapters.base import Target, TransactionalTarget
-from engine_under_test.types import Counters, Event, EventKind, Snapshot
+from engine_under_test.types import Counters, Event, EventKind, Misdeclared, Race, Snapshot
 from models.device import Flight
 from models.facts import ModelFacts
 from models.judging import Judge
@@ -23,6 +23,8 @@ from properties.moment import Happening, Moment
 from properties.op import Op
 from properties.recount import Recount
 from properties.verdict import Violation
+
+Orders = tuple[tuple[Race, ...], tuple[Misdeclared, ...]]  # races, and what operations touched without declaring it
 
 AUDIT_EVERY = 16  # steps between two looks at whole structures
 _PLANS_UNTIL_HEALED = 3  # a lost step is retried with half of its rows, the rest comes after
@@ -62,6 +64,7 @@ class Watch:
         self._told_tables = self._recount.tables if target.caps.has_events else None
         self._audited_steps = 0
         self._plans_until_healed = 0
+        self.orders: Callable[[], Orders] | None = None  # what a device with streams has seen since it was last asked
         self._is_watched = False  # a fault was active at some time of this happening
         self._set_unsettled({})
 
@@ -163,6 +166,8 @@ class Watch:
         is_audit = is_audit or self.checked_steps - self._audited_steps >= AUDIT_EVERY
         if is_audit:
             self._audited_steps = self.checked_steps
+        if self.orders is not None:
+            columns["races"], columns["misdeclared"] = self.orders()
         moment = Moment(
             self._caps,
             happening,

@@ -47,7 +47,8 @@ class World:
     """Everything that an op meets.
 
     ``apply`` returns whether the op did something; a no-op is recorded too. The first thing wrong is in ``violation``;
-    after it, ops do nothing. ``on_moment`` is shown each moment after it was judged.
+    after it, ops do nothing. ``on_moment`` is shown each moment after it was judged. ``device``: what executes plans; without
+    one, the plain one of `models.device`.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class World:
         hasher: Hasher | None = None,
         predicates: Iterable[Predicate] = ALL,
         on_moment: Callable[[Moment], None] | None = None,
+        device: Device | None = None,
     ) -> None:
         self.target = target
         self.caps = caps = target.caps
@@ -66,7 +68,8 @@ class World:
         self.facts = ModelFacts(caps, hasher)
         self._watch = Watch(target, self.facts, self.history, predicates, on_moment)
         self._more = cast("TransactionalTarget", target)  # called only where the caps say so
-        self._device = Device(caps)
+        self._device = Device(caps) if device is None else device
+        self._watch.orders = self._device.orders
         self._admission: Admission | None = None
         self._flights: list[Flight] = []  # launched, neither committed nor lost
         self._lost: list[Flight] = []  # abandoned, perhaps still to be executed
@@ -98,6 +101,7 @@ class World:
             return False
         self._watch.op_index += 1
         self._admission = None
+        self._device.begin(self._watch.op_index, op)
         first = len(self.history)
         try:
             did = self._verbs[op.kind](op)
@@ -292,7 +296,9 @@ class World:
             self._device.execute(flight)
         except RunnerError as error:
             found = str(error)
-            self._watch.violation = Violation(
+            snapshot = self._watch.snapshot
+            self._watch.judge(Happening.OTHER, snapshot, snapshot, (), None)  # a race, if there was one, explains it
+            self._watch.violation = self._watch.violation or Violation(
                 "SC-13", "rows", f"plan {flight.plan_id}", found, "rows that a runner can execute"
             )
             return False

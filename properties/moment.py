@@ -19,9 +19,11 @@ from engine_under_test.types import (
     Counters,
     Event,
     FinishReason,
+    Misdeclared,
     Output,
     PlannedStep,
     PrefixEntry,
+    Race,
     Request,
     RowId,
     Snapshot,
@@ -210,6 +212,8 @@ class Moment:
     in_flight: tuple[PlannedStep, ...] = ()
     uses: Mapping[int, frozenset[int]] = field(default_factory=dict)
     writes: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    races: tuple[Race, ...] | None = None  # seen since the moment before; None: nobody watches the order of accesses
+    misdeclared: tuple[Misdeclared, ...] | None = None  # likewise; None: nobody watches what operations touch
     has_fault: bool = False  # a fault is active (a refused block, held fences, ...): liveness is not judged
     is_audit: bool = False
 

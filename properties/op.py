@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from engine_under_test.types import Adapter, Media, Request, SamplingParams
+from engine_under_test.types import Adapter, DeviceChoice, Media, Request, SamplingParams
 
 
 class OpKind(StrEnum):
@@ -46,6 +46,7 @@ class Op:
     k: int = 0
     on: bool = False
     seconds: float = 0.0
+    choices: tuple[DeviceChoice, ...] = ()  # with any kind: when a simulated device runs what this op puts on its streams
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object without the columns that stand at their defaults."""
@@ -56,12 +57,14 @@ class Op:
             value = getattr(self, name)
             if value != getattr(_DEFAULT, name):
                 found[name] = value
+        if self.choices:
+            found["choices"] = [list(choice) for choice in self.choices]
         return found
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Op:
         """The inverse of `to_json`. Raises ValueError, KeyError or TypeError on anything that is not an op."""
-        known = {"op", "request", "request_id", "k", "on", "seconds"}
+        known = {"op", "request", "request_id", "k", "on", "seconds", "choices"}
         if unknown := set(data) - known:
             raise ValueError(f"an op has the fields {sorted(known)}, found {sorted(unknown)}")
         request = _request_from_json(data["request"]) if "request" in data else None
@@ -72,6 +75,7 @@ class Op:
             k=_typed(data, "k", int, 0),
             on=_typed(data, "on", bool, False),
             seconds=float(data.get("seconds", 0.0)),
+            choices=tuple(_choice_from_json(choice) for choice in data.get("choices", ())),
         )
 
 
@@ -99,6 +103,13 @@ def _to_plain(item: Any) -> Any:
     if dataclasses.is_dataclass(item):
         return _without_defaults(item)
     return [_to_plain(each) for each in item] if isinstance(item, tuple) else item
+
+
+def _choice_from_json(data: Any) -> DeviceChoice:
+    stream, *numbers = data
+    if type(stream) is not str or len(numbers) != 3 or any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError(f"a choice is [stream, k-th, delay, late] with numbers >= 0, found {data!r}")
+    return DeviceChoice(stream, *numbers)
 
 
 def _request_from_json(data: dict[str, Any]) -> Request:

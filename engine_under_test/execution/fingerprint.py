@@ -22,9 +22,10 @@ import numpy as np
 from engine_under_test.errors import ProtocolError, RunnerError
 from engine_under_test.execution import cells as law
 from engine_under_test.execution.device import ImmediateDevice
+from engine_under_test.execution.streams import StepStreams, StreamedStep
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Draws, sample
-from engine_under_test.seams import Device, DeviceOp, Fence, Noise, Page
+from engine_under_test.seams import Device, DeviceOp, Fence, Noise, Page, StreamDevice
 from engine_under_test.types import BlockCopy, Plan, Reservation, RowId, StepResult
 
 BUFFER = "kv"  # of every page that this runner declares
@@ -45,10 +46,13 @@ class _Rows(NamedTuple):
     sampled: tuple[int, ...]  # rows that sample
 
 
+_Outcome = tuple[list[law.Words], StepResult | None, Exception | None]  # what each row read, and a result or an error
+
+
 class FingerprintLaunch:
     """One launched plan. ``cells`` is what its rows read, for whoever checks it."""
 
-    __slots__ = ("_device", "_error", "_fence", "_plan", "_read", "_result", "_row_ends")
+    __slots__ = ("_device", "_error", "_fence", "_plan", "_read", "_result", "_row_ends", "_step")
 
     def __init__(self, plan: Plan, row_ends: tuple[int, ...], device: Device) -> None:
         self._plan = plan
@@ -58,6 +62,7 @@ class FingerprintLaunch:
         self._read: list[law.Words] = []  # of each row, its cells one after the other
         self._result: StepResult | None = None
         self._error: Exception | None = None
+        self._step: StreamedStep | None = None  # on a device with streams
 
     @property
     def plan_id(self) -> int:
@@ -84,7 +89,10 @@ class FingerprintLaunch:
         """See `runner.Launch`."""
         if self._result is None and self._error is None:
             try:
-                self._device.synchronize()
+                if self._step is None:
+                    self._device.synchronize()
+                elif (outcome := self._step.outcome()) is not None:
+                    self._take(outcome)
             except Exception as error:
                 self._error = error
         if self._error is not None:
@@ -92,6 +100,10 @@ class FingerprintLaunch:
         if self._result is None:
             raise RunnerError(f"plan {self.plan_id} was not executed though the device is idle; abandon it")
         return self._result
+
+    def _take(self, outcome: _Outcome) -> None:
+        """What the rows came to."""
+        self._read, self._result, self._error = outcome
 
 
 class FingerprintRunner:
@@ -109,6 +121,7 @@ class FingerprintRunner:
         self._block_size = block_size
         self._vocab_size = vocab_size
         self._device: Device = ImmediateDevice() if device is None else device
+        self._streams = StepStreams(self._device) if isinstance(self._device, StreamDevice) else None
         self._noise: Noise = PhiloxNoise() if noise is None else noise
         self._all_slots = frozenset(range(len(self.store)))
         self._all_blocks = frozenset(range(num_blocks + 1))
@@ -132,8 +145,14 @@ class FingerprintRunner:
         ids = tuple(map(_ROW_ID, zip(names, plan.choices, plan.incarnations, plan.epochs, strict=True)))
         rows = _Rows(ends, blocks, begins, ids, tuple(compress(range(len(ends)), plan.samples)))
         launch = FingerprintLaunch(plan, tuple(accumulate(ends)), self._device)
+        inputs = (plan, reservation, rows)
         try:
-            for op in self._ops(reservation, blocks, partial(self._run, launch, plan, reservation, rows)):
+            *before, last = self._ops(reservation, blocks, lambda: launch._take(self._run(inputs)))
+            if self._streams is not None:
+                launch._step = step = self._streams.launch(plan.plan_id, before, last, inputs, self._run)
+                launch._fence = step.fence
+                return launch
+            for op in (*before, last):
                 self._device.submit(op)
         except Exception as error:
             raise RunnerError(f"plan {plan.plan_id}: the device took no more work: {error}; abandon it") from error
@@ -203,16 +222,16 @@ class FingerprintRunner:
     def _ops(self, reservation: Reservation, blocks: list[int], run_rows: Callable[[], None]) -> Iterator[DeviceOp]:
         """Fills, copies, rows: what is in this step, with what each touches declared."""
         page = self._pages.__getitem__
-        fills, copies = reservation.fills, reservation.copies
+        plan_id, fills, copies = reservation.plan_id, reservation.fills, reservation.copies
         if fills:
-            yield DeviceOp("fill", frozenset(), frozenset(map(page, fills)), partial(self._fill, fills))
+            yield DeviceOp("fill", frozenset(), frozenset(map(page, fills)), partial(self._fill, fills), plan_id)
         if copies:
             sources = frozenset(page(copy.source) for copy in copies)
             targets = frozenset(page(copy.target) for copy in copies)
-            yield DeviceOp("copy", sources, targets, partial(self._copy, copies))
+            yield DeviceOp("copy", sources, targets, partial(self._copy, copies), plan_id)
         size = self._block_size
         writes = frozenset([page(slot // size) for slot in reservation.slots])
-        yield DeviceOp("rows", frozenset(map(page, blocks)), writes, run_rows)
+        yield DeviceOp("rows", frozenset(map(page, blocks)), writes, run_rows, plan_id)
 
     # On the device, now or later
 
@@ -223,24 +242,25 @@ class FingerprintRunner:
         for source, target, num_slots in copies:
             self._blocks[target, :num_slots] = self._blocks[source, :num_slots]
 
-    def _run(self, launch: FingerprintLaunch, plan: Plan, reservation: Reservation, rows: _Rows) -> None:
+    def _run(self, inputs: tuple[Plan, Reservation, _Rows]) -> _Outcome:
         """The rows of one plan. An error belongs to this launch alone, so it is kept for `result`."""
+        plan, reservation, rows = inputs
+        read: list[law.Words] = []
         try:
             if plan.generation != self._generation:
                 self._generation = plan.generation
                 self._sampled.clear()
-            launch._read = self._compute(plan, reservation, rows)
-            tokens = self._sample(launch._read, plan, rows)
+            read = self._compute(plan, reservation, rows)
+            tokens = self._sample(read, plan, rows)
         except Exception as error:
-            launch._error = error
-            return
+            return read, None, error
         emitted: list[tuple[int, ...]] = [()] * len(rows.ids)
         sampled: dict[tuple[RowId, int], int] = {}  # for plans launched behind this one before the host has seen its tokens
         for row, token in zip(rows.sampled, tokens, strict=True):
             emitted[row] = (token,)
             sampled[rows.ids[row], rows.ends[row]] = token
         self._sampled.append(sampled)
-        launch._result = StepResult(plan.plan_id, plan.generation, rows.ids, tuple(emitted))
+        return read, StepResult(plan.plan_id, plan.generation, rows.ids, tuple(emitted)), None
 
     def _compute(self, plan: Plan, reservation: Reservation, rows: _Rows) -> list[law.Words]:
         """Writes layer one, reads it through the tables, writes layer two, reads both: the cells read by each row."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from properties.invariants import (
+    device_order,
     kv_eviction,
     kv_index,
     kv_ownership,
@@ -26,6 +27,7 @@ from properties.invariants.panel import Panel
 from properties.invariants.predicate import Predicate
 
 ALL: Final[tuple[Predicate, ...]] = (
+    *device_order.PREDICATES,
     *results.PREDICATES,
     *semantics.PREDICATES,
     *kv_ownership.PREDICATES,
@@ -38,6 +40,7 @@ ALL: Final[tuple[Predicate, ...]] = (
     *scheduler_fairness.PREDICATES,
     *scheduler_retry.PREDICATES,
 )
-"""Every predicate, the most dangerous invariants first: the first violation of a moment names it."""
+"""Every predicate: first the order of accesses, which explains whatever else is wrong, then the most dangerous invariants. The
+first violation of a moment names it."""
 
 __all__ = ["ALL", "CATALOGUE", "MOST_DANGEROUS", "Entry", "Panel", "Predicate", "is_most_dangerous"]

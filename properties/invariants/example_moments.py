@@ -335,6 +335,7 @@ GOOD: Mapping[str, Moment] = {
     "resumed": RESUMED,
     "by priority": BY_PRIORITY,
     "landed": LANDED,
+    "landed on streams": replace(LANDED, races=(), misdeclared=()),
     "late": LATE,
     "reborn": REBORN,
     "delivered": DELIVERED,

@@ -15,8 +15,11 @@ from engine_under_test.types import (
     Event,
     EventKind,
     FinishReason,
+    Misdeclared,
     Output,
     PrefixEntry,
+    Race,
+    RaceKind,
     ReferenceModel,
     RowId,
     Status,
@@ -31,7 +34,7 @@ from properties.verdict import Violation
 REQUIRED = (
     *(f"KV-{number}" for number in range(1, 17)),
     *(f"SC-{number}" for number in range(1, 13)),
-    *("SC-14", "SC-15", "SE-1", "SE-2", "ST-3", "AS-3", "AS-4"),
+    *("SC-14", "SC-15", "SE-1", "SE-2", "ST-3", "AS-1", "AS-2", "AS-3", "AS-4", "AS-5"),
 )
 
 
@@ -49,6 +52,7 @@ _B_ROW, _OLD_A = RowId("b", 0, 1, 0), RowId("a", 0, 1, 0)
 _AFTER, _PLAN, _RES = ("after",), ("planned", "plan"), ("planned", "reservation")
 _RUN = (*_AFTER, "running")
 
+_STREAMS = "landed on streams"
 _NOBODY_COPIES = ((1, 2, 3), (4, 5), (4, 5), (12, 11, 8))
 
 
@@ -347,6 +351,42 @@ BAD = (
         "landed",
         ("events",),
         (Event(EventKind.PUBLISHED, _B_ROW, 5, (12,)),),
+    ),
+    # device_order
+    Bad(
+        "buffers_keep_still_while_they_are_read",
+        "the host writes what is being uploaded",
+        _STREAMS,
+        ("races",),
+        (Race(RaceKind.WRITE_AFTER_READ, "pinned inputs", 0, "upload of plan 5", "copy_in", "host", "host"),),
+    ),
+    Bad(
+        "reads_follow_the_writes_they_need",
+        "rows do not wait for a copy",
+        _STREAMS,
+        ("races",),
+        (Race(RaceKind.READ_AFTER_WRITE, "kv", 9, "copy of plan 5", "copy_in", "rows of plan 5", "compute"),),
+    ),
+    Bad(
+        "writes_of_a_page_are_ordered",
+        "a fill does not wait for rows",
+        _STREAMS,
+        ("races",),
+        (Race(RaceKind.WRITE_AFTER_WRITE, "kv", 9, "rows of plan 4", "compute", "fill of plan 5", "copy_in"),),
+    ),
+    Bad(
+        "reuse_follows_every_use",
+        "a fill does not wait for a store",
+        _STREAMS,
+        ("races",),
+        (Race(RaceKind.WRITE_AFTER_READ, "kv", 9, "store", "transfer", "fill of plan 5", "copy_in"),),
+    ),
+    Bad(
+        "operations_touch_what_they_declared",
+        "a block is read that was not declared",
+        _STREAMS,
+        ("misdeclared",),
+        (Misdeclared("rows of plan 5", "read", "kv", (9,)),),
     ),
     Bad("declared_victims_were_preempted", "a goes on", "preempting", ("planned", "preempted"), (_OLD_A,)),
 )

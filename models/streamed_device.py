@@ -1,0 +1,149 @@
+"""The harness's device with streams: plans run late, piece by piece, in an order that a chooser decides, before watchful eyes.
+
+Owns the instrumented store (what an operation did not declare is hidden from it) and the notes of what each plan changed.
+Judges nothing: races and undeclared accesses are handed to whoever asks (`orders`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from engine_under_test.errors import RunnerError
+from engine_under_test.execution.fingerprint import BUFFER, FingerprintLaunch, FingerprintRunner
+from engine_under_test.execution.schedule import Chooser, Delays
+from engine_under_test.execution.simulated_device import SimulatedDevice
+from engine_under_test.seams import DeviceOp
+from engine_under_test.types import Caps, DeviceChoice, Misdeclared, PlannedStep, Race
+from models.device import Device, Flight
+from properties.moment import Execution, NoiseAddress
+from properties.op import Op
+
+HIDDEN = np.uint64(0x7FF8_1DDE_41DD_E41D)  # stands in every page that the running operation has not declared
+
+
+class StreamedDevice(Device):
+    """As `Device`, over a `SimulatedDevice`. ``choices`` of the ops are followed where the chooser is `Delays`."""
+
+    def __init__(self, caps: Caps, chooser: Chooser | None = None) -> None:
+        self.simulated = SimulatedDevice(chooser, wrap=self._run_watched)
+        self._launches: dict[int, FingerprintLaunch | RunnerError] = {}
+        self._steps: dict[int, PlannedStep] = {}
+        self._changed: defaultdict[int, set[int]] = defaultdict(set)
+        self._stale: dict[int, frozenset[int]] = {}
+        self._addresses: dict[int, tuple[NoiseAddress, ...]] = {}
+        self._misdeclared: list[Misdeclared] = []
+        super().__init__(caps)
+        self.orders = self._take_orders
+
+    def _new_runner(self) -> FingerprintRunner:
+        caps = self._caps
+        return FingerprintRunner(caps.num_blocks, caps.block_size, caps.vocab_size, noise=self._noise, device=self.simulated)
+
+    def begin(self, op_index: int, op: Op) -> None:
+        """The ops' own choices, and a turn of the device."""
+        cause = str(op_index)
+        self.simulated.begin(cause)
+        if op.choices and isinstance(self.simulated.chooser, Delays):
+            self.simulated.chooser.expect(cause, op.choices)
+        self.simulated.turn()
+
+    def launch(self, step: PlannedStep) -> Flight:
+        """The plan is put on the streams at once."""
+        flight = super().launch(step)
+        plan_id = flight.plan_id
+        self._steps[plan_id] = step
+        try:
+            self._launches[plan_id] = self._runner.launch(step.plan, step.reservation)
+        except RunnerError as error:
+            self._launches[plan_id] = error
+        return flight
+
+    def drop(self, flights: list[Flight]) -> None:  # type: ignore[override]  # World hands in lists
+        """What of them did not run yet never will."""
+        waiting = [flight for flight in flights if flight.execution is None]
+        lost = {flight.plan_id for flight in waiting}
+        self.simulated.drop(lambda op: op.plan_id in lost)
+        super().drop(waiting)
+        for plan_id in lost:
+            self._forget(plan_id)
+
+    def restart(self, keeps_content: bool = False) -> None:
+        """Whatever was on the streams is gone with the old store."""
+        self.simulated.drop(lambda _op: True)
+        for plan_id in list(self._launches):
+            self._forget(plan_id)
+        super().restart(keeps_content)
+
+    def recorded(self) -> dict[int, tuple[DeviceChoice, ...]]:
+        """By index of the op, the choices that run everything the same way again."""
+        return {int(cause): choices for cause, choices in self.simulated.take_record().items() if cause}
+
+    def _take_orders(self) -> tuple[tuple[Race, ...], tuple[Misdeclared, ...]]:
+        found, self._misdeclared = tuple(self._misdeclared), []
+        return self.simulated.take_races(), found
+
+    def _run(self, flight: Flight) -> Execution:
+        """The host waits for the plan's results."""
+        plan_id = flight.plan_id
+        launch = self._launches[plan_id]
+        if isinstance(launch, RunnerError):
+            raise launch
+        launch.result()
+        if bool((launch.cells == HIDDEN).any()):
+            self._misdeclared.append(
+                Misdeclared(f"rows of plan {plan_id}", "read", BUFFER, self._hidden_blocks(flight, launch))
+            )
+        found = self._execution(
+            flight,
+            launch,
+            frozenset(self._changed.pop(plan_id, ())),
+            self._stale.pop(plan_id, frozenset()),
+            self._addresses.pop(plan_id, ()),
+        )
+        self._forget(plan_id)
+        return found
+
+    def _forget(self, plan_id: int) -> None:
+        self._launches.pop(plan_id, None)
+        self._steps.pop(plan_id, None)
+        self._changed.pop(plan_id, None)
+        self._stale.pop(plan_id, None)
+        self._addresses.pop(plan_id, None)
+
+    def _hidden_blocks(self, flight: Flight, launch: FingerprintLaunch) -> tuple[int, ...]:
+        """The blocks that the rows read without having declared them."""
+        size, reservation, begin = self._caps.block_size, flight.step.reservation, 0
+        found: set[int] = set()
+        for table, end in zip(reservation.tables, launch.row_ends, strict=True):
+            hidden = (launch.cells[begin:end] == HIDDEN).any(axis=1).nonzero()[0].tolist()
+            found.update(table[position // size] for position in hidden)
+            begin = end
+        return tuple(sorted(found))
+
+    def _run_watched(self, op: DeviceOp) -> None:
+        """Runs an operation with every page hidden that it has not declared; notes what it changed."""
+        store = self._runner.store
+        pages = store.reshape(-1, self._caps.block_size, 2)
+        declared = {page.unit for page in op.reads | op.writes if page.buffer == BUFFER}
+        hidden = np.ones(len(pages), dtype=bool)
+        hidden[list(declared)] = False
+        before = pages.copy()
+        pages[hidden] = HIDDEN
+        try:
+            op.run()
+        finally:
+            touched = hidden & (pages != HIDDEN).any(axis=(1, 2))
+            pages[hidden] = before[hidden]
+            changed = (pages != before).any(axis=2)
+            writable = [page.unit for page in op.writes if page.buffer == BUFFER]
+            touched |= changed.any(axis=1)
+            touched[writable] = False
+            if touched.any():
+                units = tuple(touched.nonzero()[0].tolist())
+                self._misdeclared.append(Misdeclared(op.title, "wrote", BUFFER, units))
+            self._changed[op.plan_id].update(changed.reshape(-1).nonzero()[0].tolist())
+            if op.name == "rows" and op.plan_id in self._steps:
+                self._stale[op.plan_id] = self._stale_slots(self._steps[op.plan_id])
+                self._addresses[op.plan_id] = self._noise.take_addresses()
