@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ci.chaos_command import chaos
 from ci.ending import READER_LEFT, ReaderLeft, in_words, leave_readers, raise_on_sigterm, readers_may_leave
 from ci.generate_command import generate
 from ci.model_command import model
@@ -105,7 +106,7 @@ def gate(
     check_sources(sources)
     folder = report or ROOT / "reports" / folder_of(tree.label, sources)
     probe(folder)
-    console = _console(as_json)
+    console = console_for(as_json)
     opening = opening_line(tree, profile, settings.seed, environment.num_cores(), environment.device_text())
     console.print(f"assay {environment.version()} · {opening}\n", soft_wrap=True, markup=False)
     outcome = run_gate(settings, lambda: progress_for(console))
@@ -140,7 +141,7 @@ def props(pattern: str, *, as_json: bool) -> None:
     from ci.props import run_props
     from ci.tree import read_tree
 
-    outcome = run_props(pattern, read_tree().seed, _console(as_json))
+    outcome = run_props(pattern, read_tree().seed, console_for(as_json))
     if as_json:
         click.echo(json.dumps(outcome.to_json()))
     sys.exit(outcome.verdict.exit_code)
@@ -163,7 +164,7 @@ def mutants(ids: tuple[str, ...], *, seed: str | None, record: bool, workers: in
     from ci.tree import parse_seed, read_tree
 
     chosen = select(ids)
-    console = _console(as_json)
+    console = console_for(as_json)
     hunt_seed = parse_seed(seed) if seed is not None else read_tree().seed
     if (broken := broken_without_mutant(hunt_seed)) is not None:
         console.print(f"the engine must be sound before it is mutated, found {broken}; repair it (assay gate), then hunt again")
@@ -187,7 +188,7 @@ def trace(file: Path, *, as_json: bool) -> None:
     """Run a recorded trace of requests (JSON lines, see docs/trace.md) through engine, models and invariants."""
     from ci.trace import run_trace_file, to_json
 
-    check = run_trace_file(file, _console(as_json))
+    check = run_trace_file(file, console_for(as_json))
     if as_json:
         click.echo(json.dumps(to_json(check)))
     sys.exit(check.verdict.exit_code)
@@ -200,13 +201,14 @@ def bench(what: str, *, as_json: bool) -> None:
     """Medians against absolute floors, scaled by a calibration loop of the same run; exit 1 on a miss, 2 without the device."""
     from ci.bench import run_bench
 
-    measured = run_bench(what, _console(as_json))
+    measured = run_bench(what, console_for(as_json))
     if as_json:
         click.echo(json.dumps(measured.to_json()))
     sys.exit(measured.verdict.exit_code)
 
 
 assay.add_command(generate)
+assay.add_command(chaos)
 assay.add_command(model)
 
 
@@ -270,7 +272,8 @@ def _say_usage(error: click.UsageError) -> None:
     click.echo(f"{where}: {sentence}; see {where} --help", err=True)
 
 
-def _console(as_json: bool) -> Console:
+def console_for(as_json: bool) -> Console:
+    """Where a command talks to a person: standard error where its result is JSON."""
     from rich.console import Console
 
     class Piped(Console):

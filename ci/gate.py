@@ -35,7 +35,7 @@ from ci.tree import Tree
 from properties.suite import Profile, Suite
 from properties.verdict import Verdict, merge
 
-DEFAULT_SOURCES = ("models.suites", "differential.suites")
+DEFAULT_SOURCES = ("models.suites", "differential.suites", "chaos.suites")
 DEFAULT_BUDGET_S = {Profile.QUICK: 240.0, Profile.PR: 600.0, Profile.NIGHTLY: 3 * 3600.0}
 _POLL_S = 0.1
 _MODULO = 2**32 - 1  # PYTHONHASHSEED is a number below 2**32

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from engine_under_test.errors import BadInput
 
-KNOWN = ("models.suites", "differential.suites")
+KNOWN = ("models.suites", "differential.suites", "chaos.suites")
 _LONGEST = 120  # characters of a folder's name; file systems take 255
 
 

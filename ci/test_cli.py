@@ -193,7 +193,7 @@ def test_a_full_disk_ends_a_valid_gate_as_unknown_with_one_sentence(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    code = cli._finish_gate(valid_outcome(), tmp_path, cli._console(False), as_json=False)
+    code = cli._finish_gate(valid_outcome(), tmp_path, cli.console_for(False), as_json=False)
     printed = capsys.readouterr()
     assert code == 2
     assert "the disk is full: free some space or name a folder on another disk" in printed.err

@@ -1,7 +1,7 @@
 """Builds a World from a JSON-able description, so that a replay file can say which world it was.
 
 Owns the meaning of a spec: {"target": "assay" | "radix" | "kv" | "scheduler", "config": {...}, "hasher": "blake2b" |
-"two_bit" | "constant"}.
+"two_bit" | "constant", "device": "plain" | "streams"}.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import Any
 from engine_under_test.adapters.base import Target
 from engine_under_test.config import EngineConfig, Order
 from engine_under_test.errors import BadInput, ConfigError
+from engine_under_test.execution.schedule import Chooser
 from engine_under_test.seams import Hasher
-from engine_under_test.types import Adapter
+from engine_under_test.types import Adapter, Caps
+from models.device import Device
 from models.prefix_key import HASHERS
 from models.world import World
 
 DEFAULT_HASHER = "blake2b"
 Spec = Mapping[str, Any]
 
-_FIELDS = frozenset({"target", "config", "hasher"})
+_FIELDS = frozenset({"target", "config", "hasher", "device"})
 _CONFIG_FIELDS = {field.name: field for field in dataclasses.fields(EngineConfig)}
 
 
@@ -70,9 +72,14 @@ def hasher_of(spec: Spec) -> Hasher:
     return HASHERS[name]
 
 
-def world_from(spec: Spec, **options: Any) -> World:
-    """The World of a spec; ``options`` go to `World`."""
-    return World(target_from(spec), hasher=hasher_of(spec), **options)
+def world_from(spec: Spec, *, chooser: Chooser | None = None, **options: Any) -> World:
+    """The World of a spec. ``chooser``: of a device with streams, without one the choices of the ops; ``options`` go to
+    `World`."""
+    target = target_from(spec)
+    name = spec.get("device", "plain")
+    if name not in _DEVICES:
+        raise BadInput(f"a world has one of the devices {sorted(_DEVICES)}, found {name!r}")
+    return World(target, hasher=hasher_of(spec), device=_DEVICES[name](target.caps, chooser), **options)
 
 
 def _assay(config: EngineConfig, hasher: Hasher) -> Target:
@@ -99,6 +106,17 @@ def _scheduler(config: EngineConfig, _hasher: Hasher) -> Target:
     return SchedulerAlone(config)
 
 
+def _plain(caps: Caps, _chooser: Chooser | None) -> Device:
+    return Device(caps)
+
+
+def _streams(caps: Caps, chooser: Chooser | None) -> Device:
+    from models.streamed_device import StreamedDevice
+
+    return StreamedDevice(caps, chooser)
+
+
+_DEVICES: dict[str, Callable[[Caps, Chooser | None], Device]] = {"plain": _plain, "streams": _streams}
 _TARGETS: dict[str, Callable[[EngineConfig, Hasher], Target]] = {
     "assay": _assay,
     "radix": _radix,

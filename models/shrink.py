@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine_under_test.errors import BadInput
+from engine_under_test.execution.schedule import TURN
 from engine_under_test.types import Request, SamplingParams
 from models.build import world_from
 from properties.op import Op, OpKind
@@ -20,6 +21,7 @@ from properties.verdict import Violation
 Spec = Mapping[str, Any]
 Runner = Callable[[Spec, Sequence[Op]], Violation | None]
 
+_FARTHEST_MOVE = 3
 _PLAIN_SAMPLING = SamplingParams()
 _SMALLER_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "max_plans_in_flight": (1, 2),
@@ -72,7 +74,9 @@ def shrink_world(
     is_better = True
     while is_better and not search.is_over():
         is_better = search.drop_ops()
+        is_better |= search.drop_choices()
         is_better |= search.simplify_payloads()
+        is_better |= search.move_ops()
         if may_change_world:
             is_better |= search.simplify_world()
     return Shrunk(search.spec, search.ops, search.violation, search.tries)
@@ -140,6 +144,39 @@ class _Search:
                 is_better = True
         return is_better
 
+    def drop_choices(self) -> bool:
+        """Removes what was chosen for the device: all of it, runs of ops, then choice by choice, then less delay."""
+        if not any(op.choices for op in self.ops):
+            return False
+        before = self._num_choices()
+        size = len(self.ops)
+        while size and not self.is_over():
+            for start in range(0, len(self.ops), size):
+                piece = self.ops[start : start + size]
+                if any(op.choices for op in piece):
+                    plain = tuple(replace(op, choices=()) for op in piece)
+                    self.accept((*self.ops[:start], *plain, *self.ops[start + size :]))
+            size //= 2
+        return self._num_choices() < before
+
+    def _num_choices(self) -> int:
+        return sum(len(op.choices) for op in self.ops)
+
+    def move_ops(self) -> bool:
+        """Moves one op earlier or later over its neighbours and leaves out one of these: what had to stand further apart, or
+        had to come for another op's sake, need not any more."""
+        is_better = False
+        position = 0
+        while position < len(self.ops) and not self.is_over():
+            rest = (*self.ops[:position], *self.ops[position + 1 :])
+            places = [place for step in range(1, _FARTHEST_MOVE + 1) for place in (position - step, position + step)]
+            candidates = ((*rest[:place], self.ops[position], *rest[place + 1 :]) for place in places if 0 <= place < len(rest))
+            if any(self.accept(candidate) for candidate in candidates):
+                is_better = True
+            else:
+                position += 1
+        return is_better
+
     def simplify_world(self) -> bool:
         is_better = False
         config = dict(self.spec.get("config", {}))
@@ -155,8 +192,15 @@ class _Search:
 def _simpler(op: Op) -> Iterator[Op]:
     """Ops that ask for less, the simplest first."""
     if op.kind is OpKind.STEP:
-        yield Op(OpKind.PLAN)
-        yield Op(OpKind.LAND)
+        yield replace(op, kind=OpKind.PLAN)
+        yield replace(op, kind=OpKind.LAND)
+    for number, choice in enumerate(op.choices):
+        rest = (op.choices[:number], op.choices[number + 1 :])
+        yield replace(op, choices=rest[0] + rest[1])
+        if choice.late:
+            yield replace(op, choices=(*rest[0], choice._replace(late=0), *rest[1]))
+        if choice.delay > TURN:
+            yield replace(op, choices=(*rest[0], choice._replace(delay=choice.delay // TURN // 2 * TURN), *rest[1]))
     if op.k > 0:
         yield from (replace(op, k=k) for k in (0, op.k // 2, op.k - 1) if k < op.k)
     if op.request is not None:

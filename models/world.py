@@ -68,7 +68,7 @@ class World:
         self.facts = ModelFacts(caps, hasher)
         self._watch = Watch(target, self.facts, self.history, predicates, on_moment)
         self._more = cast("TransactionalTarget", target)  # called only where the caps say so
-        self._device = Device(caps) if device is None else device
+        self.device = self._device = Device(caps) if device is None else device
         self._watch.orders = self._device.orders
         self._admission: Admission | None = None
         self._flights: list[Flight] = []  # launched, neither committed nor lost

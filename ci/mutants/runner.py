@@ -29,7 +29,7 @@ from properties.suite import Profile, Suite
 from properties.verdict import Verdict
 
 STORIES = "ci.mutants.stories"
-SUITES = ("differential.suites", "models.suites")  # after the stories
+SUITES = ("differential.suites", "models.suites", "chaos.suites")  # after the stories
 _SHARE_S = 8.0
 _SHARE_OF_A_MODEL_S = 20.0  # torch is imported, and shrinking asks two oracles
 _POLL_S = 0.1

@@ -1,0 +1,87 @@
+"""Faults as values: which kinds are active in a storm, when each of them strikes, and how long it lasts.
+
+Owns the words and the two stages of drawing them. Never does anything to a target: `chaos.nemesis` says what a fault is made
+of, `chaos.run` applies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+
+class FaultKind(StrEnum):
+    """Everything that a storm can do to a target. One file of `chaos.nemesis` each."""
+
+    STREAM_DELAYS = "stream-delays"
+    PRIORITIES = "priorities"
+    HELD_FENCES = "held-fences"
+    REFUSED_BLOCKS = "refused-blocks"
+    LOST_PLANS = "lost-plans"
+    STALE_RESULTS = "stale-results"
+    CACHE_RESETS = "cache-resets"
+    RESTARTS = "restarts"
+    ABORTS = "aborts"
+    ROLLBACKS = "rollbacks"
+
+
+OF_THE_SCHEDULE = (FaultKind.STREAM_DELAYS, FaultKind.PRIORITIES)  # they last as long as the storm; at most one of them
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One strike: before operation ``at`` of the workload, healed ``length`` operations later. ``k`` and ``on`` are for the
+    nemesis to read."""
+
+    kind: FaultKind
+    at: int
+    length: int = 1
+    k: int = 0
+    on: bool = False
+
+    @property
+    def option(self) -> str:
+        """As it is printed: "held-fences@12+3"."""
+        return f"{self.kind}@{self.at}+{self.length}" + (f":{self.k}" if self.k else "") + ("!" if self.on else "")
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """What one storm does. ``active``: the kinds of the first stage, in the order of `FaultKind`."""
+
+    seed: int
+    active: tuple[FaultKind, ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def options(self) -> str:
+        """The whole plan in one line."""
+        return " ".join([",".join(self.active) or "none", *(fault.option for fault in self.faults)])
+
+
+def draw_plan(seed: int, num_ops: int, kinds: Collection[FaultKind] = tuple(FaultKind), num_faults: int = 10) -> FaultPlan:
+    """Two stages: which kinds are active at all (each with even chances; leaving most out lets the rest go deep), then when
+    each strike comes. A pure function of its arguments."""
+    chance = Random(f"faults/{seed}")
+    schedule = [kind for kind in OF_THE_SCHEDULE if kind in kinds]
+    active = set(chance.sample(schedule, 1) if schedule and chance.random() < 0.8 else ())
+    for kind in FaultKind:  # every kind draws, wanted or not: leaving one out changes no other
+        is_active = chance.random() < 0.5
+        if is_active and kind in kinds and kind not in OF_THE_SCHEDULE:
+            active.add(kind)
+    strikers = [kind for kind in FaultKind if kind in active and kind not in OF_THE_SCHEDULE]
+    faults = [_draw_fault(chance, strikers, num_ops) for _ in range(num_faults if strikers else 0)]
+    in_order = tuple(sorted(faults, key=lambda fault: fault.at))
+    return FaultPlan(seed, tuple(kind for kind in FaultKind if kind in active), in_order)
+
+
+def _draw_fault(chance: Random, kinds: Sequence[FaultKind], num_ops: int) -> Fault:
+    return Fault(
+        chance.choice(kinds),
+        chance.randrange(num_ops),
+        chance.choice((1, 1, 2, 3, 5, 8)),
+        chance.randrange(6),
+        chance.random() < 0.5,
+    )

@@ -1,0 +1,34 @@
+"""What a nemesis is: the operations that a fault is made of, those that heal it, and what people may expect of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chaos.faults import Fault, FaultKind
+from properties.op import Op
+
+Ops = tuple[Op, ...]
+
+
+def nothing(_fault: Fault) -> Ops:
+    """No operation."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nemesis:
+    """One kind of fault. The words become docs/faults.md.
+
+    ``seam``: where it strikes. ``heals``: how it ends. ``observed``: what users may see of it, beyond being slower.
+    ``watched_by``: the invariants that are most likely to notice a target that takes it badly. ``modes``: where it is real.
+    """
+
+    kind: FaultKind
+    seam: str
+    heals: str
+    observed: str
+    watched_by: tuple[str, ...]
+    strike: Callable[[Fault], Ops] = nothing
+    heal: Callable[[Fault], Ops] = nothing
+    modes: tuple[str, ...] = ("simulated",)

@@ -1,0 +1,79 @@
+"""A storm as a value: a world, a workload, and the faults that strike it; all of it a pure function of a seed.
+
+Owns how faults are woven into the workload. It never looks at a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from random import Random
+from typing import Any
+
+from chaos.faults import FaultKind, FaultPlan, draw_plan
+from chaos.nemesis import NEMESES
+from engine_under_test.execution.schedule import Chance, Chooser, Delays, Priorities
+from models.walk import WalkShape, large_shape, priority_shape, small_shape, walk_ops
+from properties.op import Op, OpKind
+
+NUM_OPS = 200
+PCT_DEPTH = 3
+PCT_STEPS = 4000  # of the device and of the host while something could run; a storm has fewer (seen: at most 2,700)
+_NEVER = 10**9
+
+SHAPES: dict[str, WalkShape] = {
+    "small": small_shape(),
+    "small-deep": small_shape(1),
+    "small-deeper": small_shape(2),
+    "small-deep-two-bit": small_shape(1, hasher="two_bit"),
+    "priority": priority_shape(),
+    "large-deeper": large_shape(2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """``shape``: a name in `SHAPES`. ``num_ops``: of the workload, without the faults and the drain."""
+
+    seed: int
+    shape: str
+    plan: FaultPlan
+    num_ops: int = NUM_OPS
+
+    @property
+    def title(self) -> str:
+        """What this storm is, in one line that can be said again."""
+        return f"{self.shape}#{self.seed:#x}: {self.plan.options}"
+
+    def spec(self) -> dict[str, Any]:
+        """How `models.build.world_from` builds its world."""
+        return {**SHAPES[self.shape].spec(), "device": "streams"}
+
+    def chooser(self) -> Chooser:
+        """Who decides when operations of the device run."""
+        if FaultKind.PRIORITIES in self.plan.active:
+            return Priorities(self.seed, PCT_STEPS, PCT_DEPTH)
+        return Chance(self.seed) if FaultKind.STREAM_DELAYS in self.plan.active else Delays()
+
+    def ops(self) -> Iterator[Op]:
+        """Workload and faults; then every fault is healed and everything runs to its end, twice, the second time with an
+        empty cache."""
+        shape = replace(SHAPES[self.shape], fault_rate=0.0, restart_rate=0.0, drain_every=_NEVER)
+        strikes: dict[int, list[Op]] = {}
+        for fault in self.plan.faults:
+            nemesis = NEMESES[fault.kind]
+            strikes.setdefault(fault.at, []).extend(nemesis.strike(fault))
+            strikes.setdefault(fault.at + fault.length, []).extend(nemesis.heal(fault))
+        for number, op in enumerate(islice(walk_ops(self.seed, shape), self.num_ops)):
+            yield from strikes.get(number, ())
+            yield op
+        for fault in self.plan.faults:
+            yield from NEMESES[fault.kind].heal(fault)
+        yield from (Op(OpKind.DRAIN), Op(OpKind.RESET_CACHE), Op(OpKind.DRAIN))
+
+
+def draw_storm(seed: int, kinds: Collection[FaultKind] = tuple(FaultKind), num_ops: int = NUM_OPS) -> Storm:
+    """The storm of a seed: its world, then which faults it has at all, then when they strike."""
+    shape = Random(f"storm/{seed}").choice(list(SHAPES))
+    return Storm(seed, shape, draw_plan(seed, num_ops, kinds), num_ops)

@@ -1,0 +1,155 @@
+"""The suites of this folder: simulated storms, and runs that look for nothing but false alarms of the race detector.
+
+Owns sizes and floors. What a storm is stands in `chaos.storm`, how it is run in `chaos.run`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import islice
+
+from chaos.faults import FaultKind
+from chaos.run import StormRun, failure_of, run_storm
+from chaos.storm import PCT_DEPTH, PCT_STEPS, SHAPES, draw_storm
+from engine_under_test.execution.schedule import TURN, Chance, Priorities
+from models.build import world_from
+from models.streamed_device import StreamedDevice
+from models.walk import walk_ops
+from properties.invariants import ALL
+from properties.op import OpKind
+from properties.suite import CheckResult, Failure, Figure, Label, Profile, Suite, SuiteContext
+from properties.verdict import Verdict
+
+_STORMS = {Profile.QUICK: 3, Profile.PR: 36, Profile.NIGHTLY: 4000}
+_DEVICE_OPS = {Profile.QUICK: 4_000, Profile.PR: 100_000, Profile.NIGHTLY: 1_000_000}
+_FAULTS_FLOOR = {Profile.QUICK: 0, Profile.PR: 3, Profile.NIGHTLY: 300}  # of each kind, storms in which it is active
+_RACE_CHECKS = tuple(each for each in ALL if {"races", "misdeclared"}.intersection(each.needs))
+_STRIKES = {  # what shows in a history that a kind of fault has struck
+    FaultKind.HELD_FENCES: OpKind.HOLD_FENCES,
+    FaultKind.REFUSED_BLOCKS: OpKind.REFUSE_BLOCK,
+    FaultKind.LOST_PLANS: OpKind.ABANDON,
+    FaultKind.STALE_RESULTS: OpKind.LAND_AGAIN,
+    FaultKind.CACHE_RESETS: OpKind.RESET_CACHE,
+    FaultKind.RESTARTS: OpKind.RESTART,
+    FaultKind.ABORTS: OpKind.ABORT,
+    FaultKind.ROLLBACKS: OpKind.ROLLBACK,
+}
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What the storms so far added up to."""
+
+    ops: int = 0
+    noops: int = 0
+    steps: int = 0
+    reached: Counter[str] = field(default_factory=Counter)
+    evaluations: Counter[str] = field(default_factory=Counter)
+    digests: dict[str, str] = field(default_factory=dict)
+    missed: dict[str, None] = field(default_factory=dict)
+
+    def add(self, run: StormRun) -> None:
+        world = run.driver.world
+        self.ops += world.ops
+        self.noops += world.noops
+        self.steps += world.checked_steps
+        self.evaluations.update(world.evaluations)
+        self.evaluations.update(run.driver.evidence)
+        self.digests[run.storm.title] = run.digest
+        self.missed.update(dict.fromkeys(run.driver.crashed_checkers))
+        reached, differences = run.driver.reached()
+        self.missed.update(dict.fromkeys(differences))
+        self.reached.update(reached)
+        self.reached["operations of the device"] += run.num_device_ops
+        self.reached.update(f"storms with {kind}" for kind in run.storm.plan.active)
+        late = sum(choice.delay >= 2 * TURN or choice.late > 0 for op in run.ops for choice in op.choices)
+        self.reached["operations that ran or were seen late"] += late
+
+
+def run_storms(context: SuiteContext) -> CheckResult:
+    """A fixed number of storms, up to the first violation, which is shrunk."""
+    total = _STORMS[context.profile]
+    sums = _Sums()
+    failures: tuple[Failure, ...] = ()
+    done = 0
+    for number in range(total):
+        run = run_storm(draw_storm(context.seed * 100_000 + number))
+        done += 1
+        sums.add(run)
+        context.progress(done, total)
+        if run.violation is not None:
+            failures = (failure_of(run, context.shrink_s),)
+            break
+    needed = _FAULTS_FLOOR[context.profile]
+    for kind in FaultKind:
+        if (found := sums.reached[f"storms with {kind}"]) < needed:
+            sums.missed[f"storms with {kind}: {found} of {needed}"] = None
+    if sums.noops > sums.ops:
+        sums.missed[f"at most half of the operations may be no-ops, found {sums.noops} of {sums.noops + sums.ops}"] = None
+    missed = () if failures else tuple(sums.missed)
+    return CheckResult(
+        "storms",
+        Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID,
+        examples=done,
+        ops=sums.ops,
+        noops=sums.noops,
+        reached=dict(sorted(sums.reached.items())),
+        missed=missed,
+        invariants=dict(sums.evaluations),
+        failures=failures,
+        digests=sums.digests,
+        figures=_figures(sums),
+        note=f"{done} storms in {len(SHAPES)} worlds, {sums.steps} steps",
+    )
+
+
+def _figures(sums: _Sums) -> tuple[Figure, ...]:
+    """The bound of PCT for the storms that ran by it."""
+    runs = sums.reached[f"storms with {FaultKind.PRIORITIES}"]
+    one = Priorities(0, PCT_STEPS, PCT_DEPTH).bound
+    why = f"1/(n k^(d-1)), n = 5 threads, k = {PCT_STEPS} steps, d = {PCT_DEPTH}"
+    whole = 1.0 - (1.0 - one) ** runs
+    return (
+        Figure(
+            "storms.pct_bound, one storm", one, "1", Label.DERIVED, f"chance to meet a given bug of depth d at least; {why}"
+        ),
+        Figure("storms.pct_bound, all of them", whole, "1", Label.DERIVED, f"likewise, over the {runs} storms that ran by it"),
+    )
+
+
+def run_orders(context: SuiteContext) -> CheckResult:
+    """Correct runs at depths 0, 1 and 2, watched for races alone: whatever is found is a race, or a false alarm."""
+    wanted = _DEVICE_OPS[context.profile]
+    done, walks, evaluations, ops, noops = 0, 0, Counter[str](), 0, 0
+    while done < wanted:
+        seed = context.seed * 100_000 + walks
+        label = list(SHAPES)[walks % len(SHAPES)]
+        spec = {**SHAPES[label].spec(), "device": "streams"}
+        chooser = Chance(seed) if walks % 2 else Priorities(seed, PCT_STEPS, PCT_DEPTH)
+        world = world_from(spec, chooser=chooser, predicates=_RACE_CHECKS)
+        world.run(islice(walk_ops(seed, SHAPES[label]), 1500))
+        assert isinstance(world.device, StreamedDevice)
+        walks += 1
+        ops, noops = ops + world.ops, noops + world.noops
+        evaluations.update(world.evaluations)
+        done += world.device.simulated.num_run
+        context.progress(min(done, wanted), wanted)
+        if world.violation is not None:
+            failure = Failure(world.violation, f"orders {label}#{seed:#x}", spec)
+            return CheckResult("orders", Verdict.INVALID, examples=walks, ops=ops, failures=(failure,))
+    return CheckResult(
+        "orders",
+        Verdict.VALID,
+        examples=walks,
+        ops=ops,
+        noops=noops,
+        reached={"operations of the device": done},
+        invariants=dict(evaluations),
+        note=f"{done} operations of the device without a false alarm",
+    )
+
+
+STORMS = Suite("storms", "simulated storms", run_storms, share_s=50.0, has_walk_seeds=True)
+ORDERS = Suite("orders", "order of accesses", run_orders, share_s=60.0)
+SUITES: tuple[Suite, ...] = (STORMS, ORDERS)

@@ -1,0 +1,115 @@
+"""Storms one after another, each told in a line; the first that breaks something is shrunk and becomes a replay file.
+
+Owns the words and the order of seeds. What a storm does stands in `chaos`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from chaos.faults import FaultKind
+from chaos.run import failure_of, run_storm
+from chaos.storm import draw_storm
+from ci.atomic import write_all
+from ci.codec import violation_to_json
+from ci.replay_file import replay_of, to_text
+from ci.report.write import shown_path
+from ci.tree import ROOT
+from engine_under_test.errors import BadInput
+from properties.suite import Failure
+from properties.verdict import Verdict
+
+_FOLDER = ROOT / "reports" / "chaos"
+
+
+@dataclass(frozen=True, slots=True)
+class StormsOutcome:
+    """``storms``: run to their end, the failing one included. ``steps``: of the engine, each checked."""
+
+    seed: int
+    storms: int
+    steps: int
+    device_ops: int
+    failure: Failure | None
+    replay: str
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.failure is not None:
+            return Verdict.INVALID
+        return Verdict.VALID if self.steps else Verdict.UNKNOWN
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "verdict": self.verdict.value,
+            "seed": f"{self.seed:#x}",
+            "storms": self.storms,
+            "steps": self.steps,
+            "device_operations": self.device_ops,
+            "storm": self.failure.seed if self.failure else None,
+            "violation": violation_to_json(self.failure.violation) if self.failure else None,
+            "replay": self.replay or None,
+        }
+
+
+def kinds_of(text: str | None) -> tuple[FaultKind, ...]:
+    """The kinds of "held-fences,aborts"; every kind if nothing was said."""
+    if text is None:
+        return tuple(FaultKind)
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in [*FaultKind, "none"]:
+            near = difflib.get_close_matches(name, list(FaultKind), n=1)
+            known = f"did you mean {near[0]}?" if near else f"known are {', '.join(FaultKind)}"
+            raise BadInput(f"--faults takes kinds of docs/faults.md or none, found {name!r}; {known}")
+    if not names or ("none" in names and len(names) > 1):
+        raise BadInput(f"--faults takes one kind or several, or none alone, found {text!r}; say for example --faults aborts")
+    return tuple(kind for kind in FaultKind if kind in names)
+
+
+def run_many(
+    seed: int,
+    kinds: tuple[FaultKind, ...],
+    budget_s: float | None,
+    number: int | None,
+    console: Console,
+    now: Callable[[], float] = time.monotonic,
+) -> StormsOutcome:
+    """Storms of rising seeds until the time is over, the number is reached, or something broke."""
+    ends = None if budget_s is None else now() + budget_s
+    storms = steps = device_ops = 0
+    failure = None
+    while failure is None and (number is None or storms < number) and (ends is None or now() < ends):
+        run = run_storm(draw_storm(seed + storms, kinds))
+        storms += 1
+        steps += run.driver.world.checked_steps
+        device_ops += run.num_device_ops
+        fate = "valid" if run.violation is None else f"INVALID {run.violation.invariant} {run.violation.name}"
+        console.print(f"{fate:<8} {run.storm.title}", markup=False, soft_wrap=True)
+        if run.violation is not None:
+            console.print("shrinking operations, faults and choices together …", markup=False)
+            failure = failure_of(run)
+    replay = _tell(failure, console) if failure is not None else ""
+    told = f"{storms} storms, {steps} checked steps, {device_ops} operations of the device, seed {seed:#x}"
+    console.print(f"{'INVALID' if failure else 'VALID' if steps else 'UNKNOWN'}  {told}", markup=False, soft_wrap=True)
+    return StormsOutcome(seed, storms, steps, device_ops, failure, replay)
+
+
+def _tell(failure: Failure, console: Console) -> str:
+    """Writes the replay file and says what broke; the file's name as it is shown."""
+    violation = failure.violation
+    name = f"{violation.invariant}-storm-{failure.seed.partition(':')[0].replace('#', '-')}.json"
+    write_all(_FOLDER, {name: to_text(replay_of("storms", failure))})
+    shown = shown_path(_FOLDER / name)
+    console.print(f"\n{violation.invariant} {violation.sentence}", markup=False, soft_wrap=True)
+    for fact in violation.facts:
+        console.print(f"  {fact}", markup=False, soft_wrap=True)
+    console.print(f"  shrunk from {failure.ops_found} operations to {len(failure.ops)}: assay replay {shown}\n", markup=False)
+    return shown
