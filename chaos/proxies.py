@@ -230,12 +230,15 @@ def open_proxies(environ: Mapping[str, str], *, seed: int | None = None) -> Iter
         from toxiproxy import Toxiproxy
         from toxiproxy.api import APIConsumer
     except ImportError as error:
-        raise BadInput("faults on connections need toxiproxy-python; install the extra: pip install 'assay[chaos]'") from error
+        raise BadInput(
+            "faults on connections need the extra 'chaos', found that toxiproxy-python is not installed; "
+            "say pip install -c constraints.txt -e '.[chaos]'"
+        ) from error
     before = (APIConsumer.host, APIConsumer.port)
     if before != _UNUSED:
         raise ProtocolError(f"this process drives the Toxiproxy at {before[0]}:{before[1]} already; close that one first")
     with serving(offered(environ), seed=seed) as served:
-        _check_reachable(served.address)
+        check_reachable(served.address)
         server = Toxiproxy()
         server.update_api_consumer(*served.address)
         proxies = Proxies(server, served)
@@ -247,7 +250,7 @@ def open_proxies(environ: Mapping[str, str], *, seed: int | None = None) -> Iter
             server.update_api_consumer(*before)
 
 
-def _check_reachable(address: Address) -> None:
+def check_reachable(address: Address) -> None:
     """The library speaks through `requests`, which obeys the proxy variables of the environment, also for loopback."""
     from requests.utils import get_environ_proxies
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 
 import pytest
 
 from chaos.doubles import Client, Upstream
-from chaos.proxies import Proxies, Proxy, Stream, open_proxies
+from chaos.proxies import Proxies, Proxy, Stream, check_reachable, open_proxies
 from chaos.toxiproxy.choosing import Kind
-from engine_under_test.errors import ConfigError, ProtocolError, RunnerError
+from engine_under_test.errors import BadInput, ConfigError, ProtocolError, RunnerError
 
 
 def test_results_say_what_kind_of_server_made_them(proxies: Proxies) -> None:
@@ -85,6 +86,24 @@ def test_faults_on_a_removed_proxy_are_a_sentence(proxies: Proxies, upstream: Up
     heal()
     with pytest.raises(RunnerError, match="proxy not found"):
         gone.latency(1)
+
+
+def test_without_the_library_one_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "toxiproxy", None)
+    with pytest.raises(BadInput, match=r"extra 'chaos'.*say pip install"), open_proxies({}):
+        pass
+
+
+def test_http_proxies_of_the_environment_are_refused_unless_loopback_is_exempt(
+    proxies: Proxies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://192.0.2.1:3128")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(BadInput, match="NO_PROXY"):
+        check_reachable(proxies.served.address)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    check_reachable(proxies.served.address)
 
 
 def test_a_second_server_in_one_process_is_refused(proxies: Proxies) -> None:
