@@ -1,0 +1,144 @@
+"""Overlapped scheduling on a device that runs late: the same tokens at every depth and in every order, nothing left over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine_under_test import Engine, EngineConfig, FingerprintRunner, Request, SamplingParams
+from engine_under_test.execution.schedule import Chance, Chooser, Delays, Priorities
+from engine_under_test.execution.simulated_device import SimulatedDevice
+from engine_under_test.types import FinishReason
+
+VOCAB = 16
+_STEPS = 4000
+
+Told = dict[tuple[str, int], tuple[list[int], FinishReason | None]]
+
+
+class Late:
+    """An engine over a simulated device, and what its users were told."""
+
+    def __init__(self, depth: int, chooser: Chooser, num_blocks: int = 10) -> None:
+        config = EngineConfig(
+            num_blocks=num_blocks,
+            block_size=4,
+            max_tokens_per_step=8,
+            max_num_seqs=4,
+            vocab_size=VOCAB,
+            max_plans_in_flight=depth + 1,
+        )
+        self.device = SimulatedDevice(chooser)
+        self.engine = Engine(config, FingerprintRunner(num_blocks, 4, VOCAB, device=self.device))
+        self.told: Told = {}
+        self.in_flight: set[int] = set()
+
+    def step(self) -> None:
+        self.device.turn()
+        self.engine.step()
+        self.in_flight.add(len(self.engine.plans_in_flight))
+        for output in self.engine.take_outputs():
+            tokens, reason = self.told.get((output.request_id, output.choice), ([], None))
+            assert reason is None, "nothing after the end"
+            assert output.index == len(tokens)
+            self.told[output.request_id, output.choice] = ([*tokens, *output.token_ids], output.finish_reason)
+
+    def drain(self) -> None:
+        for _ in range(_STEPS):
+            if not self.engine.has_work and not self.engine.plans_in_flight:
+                break
+            self.step()
+        else:
+            pytest.fail("it does not come to an end")
+        self.device.synchronize()
+        for _ in range(10):  # the host may learn late that fences have passed
+            self.device.turn()
+            self.engine.poll()
+
+
+SAMPLING = st.builds(
+    lambda most, least, temperature, seed, stops, n: SamplingParams(
+        max_tokens=most,
+        min_tokens=min(least, most),
+        temperature=temperature,
+        seed=seed,
+        stop_token_ids=tuple(sorted(stops)),
+        n=n,
+    ),
+    st.integers(1, 10),
+    st.integers(0, 4),
+    st.sampled_from((0.0, 1.0)),
+    st.integers(0, 3),
+    st.sets(st.integers(0, VOCAB - 1), max_size=4),
+    st.sampled_from((1, 1, 1, 2)),
+)
+PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=14)
+REQUESTS = st.lists(st.tuples(PROMPTS, SAMPLING, st.integers(0, 4)), min_size=1, max_size=5)
+CHOOSERS: dict[str, Callable[[int], Chooser]] = {
+    "at once": lambda _seed: Delays(),
+    "by chance": Chance,
+    "by priorities": lambda seed: Priorities(seed, 400),
+}
+
+
+def tell(work: list[tuple[list[int], SamplingParams, int]], late: Late, aborted: int | None = None) -> Told:
+    """Each request comes some steps after the one before; one of them perhaps leaves after three more."""
+    for number, (prompt, sampling, gap) in enumerate(work):
+        for _ in range(gap):
+            late.step()
+        answer = late.engine.submit(Request(f"r{number}", tuple(prompt), sampling))
+        assert answer.is_accepted, answer.message
+        if aborted == number:
+            for _ in range(3):
+                late.step()
+            late.engine.abort(f"r{number}")
+    late.drain()
+    return late.told
+
+
+@settings(max_examples=60)
+@given(REQUESTS, st.sampled_from(sorted(CHOOSERS)), st.integers(1, 2), st.integers(0, 500))
+def test_depth_and_order_change_no_token(
+    work: list[tuple[list[int], SamplingParams, int]], chooser: str, depth: int, seed: int
+) -> None:
+    plain = tell(work, Late(0, Delays()))
+    late = Late(depth, CHOOSERS[chooser](seed))
+    assert tell(work, late) == plain
+    assert late.device.take_races() == ()
+
+
+@settings(max_examples=40)
+@given(REQUESTS, st.integers(0, 4), st.integers(0, 2), st.integers(0, 500))
+def test_late_ends_leak_nothing(work: list[tuple[list[int], SamplingParams, int]], aborted: int, depth: int, seed: int) -> None:
+    late = Late(depth, Chance(seed))
+    tell(work, late, aborted % len(work))
+    snapshot = late.engine.snapshot()
+    assert snapshot.plans == snapshot.unsettled == ()
+    assert not snapshot.reservations
+    assert not snapshot.quarantined
+    assert len(set(snapshot.free)) == len(snapshot.free) == snapshot.num_blocks
+    assert late.device.take_races() == ()
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_plans_are_made_before_results_are_read(depth: int) -> None:
+    late = Late(depth, Delays(), num_blocks=32)
+    work = [([1, 2, 3], SamplingParams(max_tokens=12), 0), ([4, 5], SamplingParams(max_tokens=12), 0)]
+    tell(work, late)
+    assert max(late.in_flight) == depth
+    assert all(len(tokens) == 12 for tokens, _reason in late.told.values())
+
+
+def test_an_end_found_late_ends_there_and_its_later_plan_is_dropped() -> None:
+    greedy = SamplingParams(max_tokens=8)
+    tokens = tell([([3, 1, 2], greedy, 0)], Late(0, Delays()))["r0", 0][0]
+    stop = tokens[2]
+    first = tokens.index(stop)
+    stopping = SamplingParams(max_tokens=8, stop_token_ids=(stop,))
+    late = Late(2, Delays())
+    told = tell([([3, 1, 2], stopping, 0)], late)
+    assert told["r0", 0] == (tokens[: first + 1], FinishReason.STOP)
+    assert late.engine.counters.dropped_rows > 0, "plans behind the end were launched before it was known"
