@@ -150,7 +150,8 @@ def law_of(request: Request, choice: int, index: int, row: torch.Tensor, slack: 
 
 def against_oracle(run: Emitted, oracle: Oracle, share: float) -> Divergence | None:
     """SE-3: each row of logits equals the oracle's within `share` of its spread. SE-1, and SE-2 for seeded requests: each token
-    is the law's, or ties with it. The first row that breaks one of them, the token's claim before the logits'."""
+    is the law's, or ties with it; SC-12 where it is a stop token before `min_tokens`. The first row that breaks one of them,
+    the token's claim before the logits'."""
     if not run.tokens:
         return None
     truth = oracle.logits(run.forced, len(run.request.prompt) - 1)
@@ -187,9 +188,13 @@ def _not_allowed(
     token = run.tokens[index]
     if token in law.allowed:
         return None
-    is_dropped = run.request.sampling.temperature > 0 and token not in law.tokens
-    what = f"token {token}{', which may not come at all,' if is_dropped else ''} where {others} {law.token}"
-    return _divergence(_sentence(run), what, run, index, law.token, _apart(law, row, token, law.token), allowed, seen)
+    sampling, invariant, aside = run.request.sampling, _sentence(run), ""
+    if index < sampling.min_tokens and token in sampling.stop_token_ids:
+        invariant, aside = "SC-12", ", a stop token before its time,"
+    elif sampling.temperature > 0 and token not in law.tokens:
+        aside = ", which may not come at all,"
+    what = f"token {token}{aside} where {others} {law.token}"
+    return _divergence(invariant, what, run, index, law.token, _apart(law, row, token, law.token), allowed, seen)
 
 
 def _sentence(run: Emitted) -> str:

@@ -30,7 +30,12 @@ from properties.verdict import Verdict
 SUITE_ID = "smollm2"
 MODEL = ModelSpec(SMOLLM2)
 LONG = 500  # tokens: one prompt has more
-_SAMPLED = ("symbols", "chat about numbers")  # with a temperature; the others are greedy
+# With a temperature; the others are greedy.
+_SAMPLED = {
+    "symbols": SamplingParams(temperature=0.7),
+    "chat about numbers": SamplingParams(temperature=0.9, top_k=50, top_p=0.95, min_p=0.02),
+}
+_LARGE = 1 << 60  # added to the seeds: more than 32 bits, and no double
 _POOL: dict[str, Any] = {"num_blocks": 128, "block_size": 16, "max_tokens_per_step": 1024, "max_num_seqs": 16}
 
 
@@ -63,9 +68,8 @@ def requests(tokenizer: Tokenizer, seed: int, prompts: Sequence[Prompt] = PROMPT
     """The prompts in tokens; a chat ends at the model's own stop tokens."""
     found = []
     for prompt in prompts:
-        sampling = SamplingParams(max_tokens=prompt.max_tokens, seed=seed % 2**64)
-        if prompt.name in _SAMPLED:
-            sampling = replace(sampling, temperature=0.7)
+        sampling = _SAMPLED.get(prompt.name, SamplingParams())
+        sampling = replace(sampling, max_tokens=prompt.max_tokens, seed=(_LARGE + 2 * seed + 1) % 2**64)
         if prompt.is_chat:
             tokens = tokenizer.chat([{"role": "user", "content": prompt.text}])
             sampling = replace(sampling, stop_token_ids=tokenizer.stop_token_ids)

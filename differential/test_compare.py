@@ -18,6 +18,7 @@ from differential.compare import (
     bitwise,
     endings,
     explained,
+    law_of,
     tolerance_of,
     typical_of,
     typically_off,
@@ -137,6 +138,36 @@ def test_stop_tokens_before_their_time_are_no_candidates() -> None:
     run_ = replace(emitted((3, 0), ROWS), request=Request("a", PROMPT, sampling))
     assert against_oracle(run_, Told(ROWS), SHARE) is None
     assert against_oracle(emitted((3, 0), ROWS), Told(ROWS), SHARE) is not None
+    found = against_oracle(replace(run_, tokens=(2, 0)), Told(ROWS), SHARE)
+    assert found is not None
+    assert (found.invariant, found.index, found.other) == ("SC-12", 0, 3)
+
+
+FILTERED = SamplingParams(max_tokens=1, temperature=1.0, seed=5, top_k=2)
+
+
+def filtered(token: int, rows: Sequence[Sequence[float]]) -> Emitted:
+    return replace(emitted((token,), rows), request=Request("a", PROMPT, FILTERED))
+
+
+def test_of_a_filtered_request_only_the_token_of_its_noise_is_right() -> None:
+    near = [[0.0, 4.0, 3.9, 2.0]]
+    found = [against_oracle(filtered(token, near), Told(near), SHARE) for token in range(4)]
+    assert [each is None for each in found].count(True) == 1
+    assert [each.what.count("may not come at all") for each in found if each] == [1, 0, 1]
+
+
+def test_a_token_that_a_filter_drops_or_keeps_within_the_tolerance_is_a_tie() -> None:
+    rows, turned = [[0.0, 2.0, 1.99, 1.995]], [[0.0, 2.0, 1.995, 1.99]]  # the second place hangs on 0.005
+    tokens = [law_of(filtered(0, each).request, 0, 0, torch.tensor(each[0])).token for each in (rows, turned)]
+    assert tokens == [3, 1]
+    run_, plain = filtered(tokens[0], rows), filtered(tokens[1], turned)
+    assert against_oracle(run_, Told(turned), SHARE) is None
+    assert against_plain(run_, plain, Told(turned), SHARE) is None
+    found = against_oracle(run_, Told(turned), SHARE / 100)
+    assert found is not None
+    assert found.what == "token 3, which may not come at all, where told has 1"
+    assert against_plain(run_, plain, Told(turned), SHARE / 100) is not None
 
 
 def test_one_bit_is_enough_where_bits_are_promised() -> None:
