@@ -99,7 +99,7 @@ SAMPLER_LAW = Suite(
     "sampler-law",
     "sampler of real logits, token by token",
     partial(with_extras, "sampler-law", "differential.sampler_law", "check_sampler_law"),
-    share_s=9.0,
+    share_s=12.0,
     extras=("model",),
 )
 SUITES: tuple[Suite, ...] = (
