@@ -19,7 +19,7 @@ import click
 from ci.chaos_command import chaos
 from ci.ending import READER_LEFT, ReaderLeft, in_words, leave_readers, raise_on_sigterm, readers_may_leave
 from ci.generate_command import generate
-from ci.model_command import model
+from ci.model_command import fetch_for_suites, model
 from engine_under_test.errors import AssayError, BadInput, ConfigError
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def assay(traceback: bool) -> None:
     help="Run the SUITES of these modules, and no mutants; the report has a folder of its own.",
 )
 @click.option("--workers", type=click.IntRange(1), help="Processes at a time.  [the cores of this machine]")
+@click.option("--fetch", is_flag=True, help="Fetch the language model first, if a suite needs it and it is not there.")
 @_AS_JSON
 def gate(
     *,
@@ -78,12 +79,13 @@ def gate(
     report: Path | None,
     sources: tuple[str, ...],
     workers: int | None,
+    fetch: bool,
     as_json: bool,
 ) -> None:
     """Run every suite of a profile, judge, and write a report."""
     from ci import environment
     from ci.atomic import probe
-    from ci.gate import DEFAULT_BUDGET_S, DEFAULT_SOURCES, GateSettings, run_gate
+    from ci.gate import DEFAULT_BUDGET_S, DEFAULT_SOURCES, GateSettings, collect, run_gate
     from ci.mutants.catalogue import MUTANTS
     from ci.progress import progress_for
     from ci.report.closing import opening_line
@@ -107,6 +109,9 @@ def gate(
     folder = report or ROOT / "reports" / folder_of(tree.label, sources)
     probe(folder)
     console = console_for(as_json)
+    if fetch:
+        suites = (suite for _source, suite in collect(settings.sources, settings.profile).suites)
+        fetch_for_suites(suites, lambda line: console.print(line, soft_wrap=True, markup=False))
     opening = opening_line(tree, profile, settings.seed, environment.num_cores(), environment.device_text())
     console.print(f"assay {environment.version()} · {opening}\n", soft_wrap=True, markup=False)
     outcome = run_gate(settings, lambda: progress_for(console))

@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ci.float_rows import input_lines, logit_lines, name_of
 from ci.op_words import describe_op
 from ci.replay import Replayed
 from ci.replay_file import ReplayFile
 from ci.timeline import Scene
 from ci.wording import count
-from engine_under_test.types import Plan, Request
+from engine_under_test.types import Plan
 from properties.op import Op
 from properties.verdict import Violation
 
 if TYPE_CHECKING:
-    from differential.judging import Judged
+    from differential.judging import Judged, Oracles
 
 _MOST_PLANS = 40
+_WITH_LOGITS = 3  # the last plans, of which --verbose shows the logits too
 
 
 def replay_floats(file: ReplayFile, until: int | None = None) -> Replayed:
@@ -40,11 +42,13 @@ def replay_floats(file: ReplayFile, until: int | None = None) -> Replayed:
     if not requests:
         return Replayed(file, header, (), None)
     with one_thread():
-        judged = Judge(world.model).judge(world, requests)
-    return Replayed(file, header, tuple(_scenes(ops, judged)), judged.violation, num_left=len(file.ops) - len(ops))
+        judge = Judge(world.model)
+        judged = judge.judge(world, requests)
+        scenes = tuple(_scenes(ops, judged, judge.oracles))
+    return Replayed(file, header, scenes, judged.violation, num_left=len(file.ops) - len(ops))
 
 
-def _scenes(ops: Sequence[Op], judged: Judged) -> Iterator[Scene]:
+def _scenes(ops: Sequence[Op], judged: Judged, oracles: Oracles) -> Iterator[Scene]:
     """The requests, the plans up to the one that sampled the token, and the comparison."""
     number = 0
     for number, op in enumerate(ops, start=1):
@@ -52,7 +56,8 @@ def _scenes(ops: Sequence[Op], judged: Judged) -> Iterator[Scene]:
     told = _plans_told(judged)
     for plan in told[-_MOST_PLANS:]:
         number += 1
-        yield _scene(number, f"plan {plan.plan_id}", count(plan.num_rows, "row"), tuple(_rows(plan, judged)))
+        state = (*input_lines(plan), *(logit_lines(plan, judged, oracles) if plan in told[-_WITH_LOGITS:] else ()))
+        yield _scene(number, f"plan {plan.plan_id}", count(plan.num_rows, "row"), tuple(_rows(plan, judged)), state)
     told_of = "every token and logit with both oracles" if judged.violation is None else judged.violation.subject
     yield _scene(number + 1, "compare", told_of, violation=judged.violation)
 
@@ -77,7 +82,7 @@ def _rows(plan: Plan, judged: Judged) -> Iterator[str]:
     tokens = {(each.request.request_id, each.choice): each.tokens for each in judged.ran.emitted}
     for row, (request, start, num) in enumerate(zip(plan.requests, plan.starts, plan.num_tokens, strict=True)):
         end = start + num
-        name = _name(request, plan.choices[row])
+        name = name_of(request, plan.choices[row])
         found = f"{name}: positions {start}..{end - 1}" if num > 1 else f"{name}: position {start}"
         index, emitted = end - len(request.prompt), tokens.get((request.request_id, plan.choices[row]), ())
         if plan.samples[row] and index < len(emitted):
@@ -85,17 +90,14 @@ def _rows(plan: Plan, judged: Judged) -> Iterator[str]:
         yield f"{found}{', a chunk' if not plan.samples[row] else ''}"
 
 
-def _name(request: Request, choice: int) -> str:
-    return f"{request.request_id}.{choice}" if choice else request.request_id
-
-
 def _scene(
     number: int,
     title: str,
     detail: str,
     changes: tuple[str, ...] = (),
+    state: tuple[str, ...] = (),
     *,
     is_noop: bool = False,
     violation: Violation | None = None,
 ) -> Scene:
-    return Scene(number, title, detail, is_noop, changes, blocks={}, state=(), violation=violation)
+    return Scene(number, title, detail, is_noop, changes, blocks={}, state=state, violation=violation)

@@ -6,11 +6,29 @@ Owns: the words of its commands. Never: how a model is had (`engine_under_test/m
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from engine_under_test.errors import BadInput
+
+if TYPE_CHECKING:
+    from properties.suite import Suite
+
+
+def fetch_for_suites(suites: Iterable[Suite], say: Callable[[str], None]) -> None:
+    """Fetches the model if one of the suites needs it. Where it can not be had that is only told: the suite says unknown."""
+    from engine_under_test.model import fetch as fetching
+
+    needs = [suite.id for suite in suites if suite.model == fetching.SMOLLM2.name]
+    if not needs:
+        return
+    try:
+        fetching.fetch(fetching.cache_folder(), say)
+    except BadInput as error:
+        say(f"{' and '.join(needs)} will be unknown: {error}")
 
 
 @click.group(name="model", no_args_is_help=True, short_help="The real language model that the gate runs.")

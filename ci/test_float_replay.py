@@ -28,7 +28,7 @@ CHUNKED = TRIALS[13](MODEL)
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> ReplayFile:
     """The counterexample that a suite would write, read back from disk."""
-    tally = Tally("float-settings", 11)
+    tally = Tally("float-settings", 11, shrink_s=120.0)  # the time of a clock: others may be at work too
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(llama, "angles", angles_late_from(8))
         tally.go_through(Judge(MODEL, asks_second_oracle=False), [CHUNKED], requests(11))
@@ -58,6 +58,20 @@ def test_the_story_tells_requests_setting_plans_place_and_what_every_party_sees(
     assert "(position 9)" in text
     for party in ("engine", "reference", "transformers"):
         assert sum(line.strip().startswith(party) and line.count("token") == 2 for line in told) == 1
+
+
+def test_verbose_shows_inputs_and_the_logits_of_all_parties_beside_each_other(failing: Replayed) -> None:
+    more = [line.strip() for line in lines(failing, is_verbose=True) if line not in set(lines(failing))]
+    assert any(": tokens " in line and "at positions 0.." in line for line in more)
+    assert sum(line.endswith("(position 9), diverges") for line in more) == 1
+    (head, *_) = (line for line in more if line.startswith("|   logit of"))
+    assert head.split()[3:] == ["engine", "reference", "transformers"]
+    table = [line.split() for line in more if line.startswith("|   token ")]
+    emitted = [row for row in table if row[-1] == "emitted"]
+    assert emitted
+    assert len(table) >= 3 * len(emitted)
+    (_bar, _word, _token, ours, own, others, _emitted) = emitted[-1]
+    assert abs(float(own) - float(others)) < 1e-3 < abs(float(ours) - float(own))
 
 
 def test_it_is_told_to_programs_too(failing: Replayed) -> None:

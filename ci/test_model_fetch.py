@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from ci.model_command import fetch_for_suites
+from differential.suites import SUITES
 from engine_under_test.errors import BadInput
 from engine_under_test.model import fetch as fetching
 from engine_under_test.model import gguf_file
@@ -26,6 +28,7 @@ from engine_under_test.model.fetch import SMOLLM2, Source, fetch, model_folder
 from engine_under_test.model.load import load_weights
 from engine_under_test.model.tokenizer import load_tokenizer
 from engine_under_test.model.weights import LlamaWeights, tiny_random
+from properties.suite import Profile
 from properties.tiny_gguf import CONFIG, write_gguf
 
 WEIGHTS = tiny_random(CONFIG, seed=1)
@@ -293,3 +296,27 @@ def test_a_fetch_that_is_ended_from_outside_keeps_nothing_and_exits_130(tmp_path
     assert process.returncode == 130
     assert "Traceback" not in err
     assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "is_fetched"),
+    [(Profile.QUICK, False), (Profile.PR, True), (Profile.NIGHTLY, True)],
+    ids=str,
+)
+def test_a_gate_fetches_only_for_a_profile_that_runs_the_model(
+    monkeypatch: pytest.MonkeyPatch, profile: Profile, is_fetched: bool
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr("engine_under_test.model.fetch.fetch", lambda cache, _say: asked.append(cache))
+    fetch_for_suites([suite for suite in SUITES if profile in suite.profiles], lambda _line: None)
+    assert len(asked) == is_fetched
+
+
+def test_a_model_that_can_not_be_had_is_told_and_the_gate_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_cache: Path, _say: object) -> Path:
+        raise BadInput("no network")
+
+    monkeypatch.setattr("engine_under_test.model.fetch.fetch", refuse)
+    said: list[str] = []
+    fetch_for_suites(SUITES, said.append)
+    assert said == ["smollm2 will be unknown: no network"]

@@ -39,6 +39,14 @@ def test_it_still_fails_as_long_as_the_fault_is_there(monkeypatch: pytest.Monkey
     assert any(line.strip().startswith("stop strings") for line in told)
 
 
+def test_verbose_shows_tokens_what_is_shown_of_them_and_the_engine(monkeypatch: pytest.MonkeyPatch, file: ReplayFile) -> None:
+    monkeypatch.setattr(text, "_overlap", _keeps_nothing_back)
+    found = replay(file)
+    more = [line.strip() for line in lines(found, is_verbose=True) if line not in set(lines(found))]
+    assert any(line.startswith("| ") and ": of " in line and " shown '" in line for line in more)
+    assert any(line.startswith("| free, next first: ") for line in more)
+
+
 def test_without_the_fault_it_no_longer_fails(file: ReplayFile) -> None:
     found = replay(file)
     assert (found.verdict, found.closing) == (Verdict.VALID, "no longer fails: SC-12 stopping holds in every operation")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ci.op_words import describe_op
 from ci.replay import Replayed
 from ci.replay_file import ReplayFile
-from ci.timeline import Scene
+from ci.timeline import Scene, state_lines
 from ci.wording import count
 
 if TYPE_CHECKING:
@@ -63,7 +63,16 @@ def _scene(
     *,
     is_noop: bool = False,
 ) -> Scene:
-    return Scene(number, title, detail, is_noop, tuple(_changes(world, before)), blocks={}, state=())
+    state = (*_texts(world), *state_lines(world.engine.snapshot()))
+    return Scene(number, title, detail, is_noop, tuple(_changes(world, before)), blocks={}, state=state)
+
+
+def _texts(world: TextWorld) -> Iterator[str]:
+    """ "a: of 'x' '#' shown 'x'": the tokens that the engine gave, and what the reader has of them."""
+    for told in world.told():
+        name = f"{told.request_id}.{told.choice}" if told.choice else told.request_id
+        given = " ".join(repr(piece)[1:] for piece in told.pieces) or "nothing"
+        yield f"{name}: of {given} shown {''.join(news.text for news in told.news)!r}"
 
 
 def _changes(world: TextWorld, before: dict[tuple[str, int, int], int]) -> Iterator[str]:

@@ -72,7 +72,7 @@ def tell(world: Teller, ops: Iterable[Op]) -> tuple[Scene, ...]:
                 is_noop=not did_something and world.violation is None,
                 changes=tuple(_changes(before, after)) if before and after else (),
                 blocks=block_states(after) if after else {},
-                state=tuple(_state_lines(after)) if after else (),
+                state=tuple(state_lines(after)) if after else (),
                 violation=world.violation,
             )
         )
@@ -169,7 +169,7 @@ def _sequence_change(before: SequenceSnapshot | None, after: SequenceSnapshot) -
     return "  ".join(parts)
 
 
-def _state_lines(snapshot: Snapshot) -> Iterable[str]:
+def state_lines(snapshot: Snapshot) -> Iterable[str]:
     for sequence in snapshot.sequences():
         yield (
             f"{choice_name(sequence)} (incarnation {sequence.incarnation}, epoch {sequence.epoch}) {sequence.status}: "

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from differential.sampling_stats import SUITE_ID, check_sampler
 from properties.suite import CheckResult, Profile, Suite, SuiteContext
@@ -42,65 +43,27 @@ def with_extras(suite_id: str, module: str, function: str, context: SuiteContext
         return CheckResult(suite_id, Verdict.UNKNOWN, note=why)
 
 
-FLOAT_SETTINGS = Suite(
-    "float-settings",
-    "language models, settings",
-    partial(with_extras, "float-settings", "differential.float_settings", "check_float_settings"),
-    share_s=33.0,
-    extras=("model", "reference"),
-)
-FLOAT_RUNNER = Suite(
-    "float-runner",
-    "language models, store and faults",
-    partial(with_extras, "float-runner", "differential.float_runner", "check_float_runner"),
-    share_s=12.0,
-    extras=("model", "reference"),
-)
-FLOAT_NUMERICS = Suite(
-    "float-numerics",
-    "language models, numerics",
-    partial(with_extras, "float-numerics", "differential.float_numerics", "check_float_numerics"),
-    share_s=12.0,
-    extras=("model", "reference"),
-)
-# Profile quick is for seconds: loading a real model twice and asking two oracles takes a minute.
-SMOLLM2 = Suite(
-    "smollm2",
-    "SmolLM2-135M as published, two oracles",
-    partial(with_extras, "smollm2", "differential.smollm2", "check_smollm2"),
-    profiles=frozenset({Profile.PR, Profile.NIGHTLY}),
-    share_s=65.0,
-    extras=("model", "reference"),
-)
-STREAMED_TEXT = Suite(
-    "streamed-text",
-    "streamed text, stop strings",
-    partial(with_extras, "streamed-text", "differential.streamed_text", "check_streamed_text"),
-    share_s=24.0,
-    extras=("model",),
-)
-# The interpreter is slow: not in profile quick either.
-FLOAT_KERNELS = Suite(
-    "float-kernels",
-    "language models, Triton kernels",
-    partial(with_extras, "float-kernels", "differential.float_kernels", "check_float_kernels"),
-    profiles=frozenset({Profile.PR, Profile.NIGHTLY}),
-    share_s=20.0,
-    extras=("model", "reference"),
-)
-PROCESSED = Suite(
-    "processed-sampler-statistics",
-    "sampler statistics, real logits",
-    partial(with_extras, "processed-sampler-statistics", "differential.processed_stats", "check_processed"),
-    share_s=8.0,
-    extras=("model",),
-)
-SAMPLER_LAW = Suite(
-    "sampler-law",
-    "sampler of real logits, token by token",
-    partial(with_extras, "sampler-law", "differential.sampler_law", "check_sampler_law"),
-    share_s=12.0,
-    extras=("model",),
+def _suite(suite_id: str, title: str, run: str, share_s: float, extras: tuple[str, ...], **more: Any) -> Suite:
+    """``run``: module and function, as "streamed_text.check_streamed_text"."""
+    module, _dot, function = run.partition(".")
+    started = partial(with_extras, suite_id, f"differential.{module}", function)
+    return Suite(suite_id, title, started, share_s=share_s, extras=extras, **more)
+
+
+_MODEL, _BOTH = ("model",), ("model", "reference")
+# Profile quick is for seconds: loading a real model twice and asking two oracles takes a minute; Triton's interpreter is slow.
+_MINUTES = {"profiles": frozenset({Profile.PR, Profile.NIGHTLY})}
+SAMPLER_LAW, PROCESSED, STREAMED_TEXT, FLOAT_SETTINGS, FLOAT_RUNNER, FLOAT_NUMERICS, FLOAT_KERNELS, SMOLLM2 = (
+    _suite("sampler-law", "sampler of real logits, token by token", "sampler_law.check_sampler_law", 12.0, _MODEL),
+    _suite("processed-sampler-statistics", "sampler statistics, real logits", "processed_stats.check_processed", 8.0, _MODEL),
+    _suite("streamed-text", "streamed text, stop strings", "streamed_text.check_streamed_text", 24.0, _MODEL),
+    _suite("float-settings", "language models, settings", "float_settings.check_float_settings", 33.0, _BOTH),
+    _suite("float-runner", "language models, store and faults", "float_runner.check_float_runner", 12.0, _BOTH),
+    _suite("float-numerics", "language models, numerics", "float_numerics.check_float_numerics", 12.0, _BOTH),
+    _suite("float-kernels", "language models, Triton kernels", "float_kernels.check_float_kernels", 20.0, _BOTH, **_MINUTES),
+    _suite(
+        "smollm2", "SmolLM2-135M as published, two oracles", "smollm2.check_smollm2", 65.0, _BOTH, model="smollm2", **_MINUTES
+    ),
 )
 SUITES: tuple[Suite, ...] = (
     Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),

@@ -110,7 +110,7 @@ class SuiteContext:
 class Suite:
     """``run`` is deterministic in profile and seed. ``share_s`` is its aimed wall time on one core in profile pr, used to
     order the work. ``has_walk_seeds``: each seed is run twice, the second time in a fresh process with another hash seed.
-    ``extras``: optional parts of the installation without which the suite is unknown."""
+    ``extras``: optional parts of the installation, and ``model``: the name of a fetched model, without which it is unknown."""
 
     id: str
     title: str
@@ -119,3 +119,4 @@ class Suite:
     share_s: float = 10.0
     has_walk_seeds: bool = False
     extras: tuple[str, ...] = ()
+    model: str = ""

@@ -7,6 +7,10 @@ changes, so that whatever else the machine does falls on both; a ratio is that o
     batch 1    one request at a time
     batch 8    requests in a queue, at most eight at once: `generate` takes eight of them, left-padded, and is done with
                them when the longest is; the engine lets the next one in when one has ended
+
+A rate counts only for the same work, so the tokens of both sides must be the same. Both round in float32, each in an order of
+its own: of two tokens that tie either may come, and all behind it differs. Hence one job of a run, even the longest, may
+differ. (Measured: none does.)
 """
 
 from __future__ import annotations
@@ -133,13 +137,19 @@ def lines_of(batch: int, floor: float, pairs: Sequence[Pair]) -> list[Line]:
     ours = statistics.median(pair.num_tokens / pair.ours_s for pair in pairs)
     theirs = statistics.median(pair.num_tokens / pair.theirs_s for pair in pairs)
     ratio = statistics.median(pair.ratio for pair in pairs)
-    equal = sum(pair.num_equal for pair in pairs) / sum(pair.num_tokens for pair in pairs)
+    num_tokens = sum(pair.num_tokens for pair in pairs)
+    equal = sum(pair.num_equal for pair in pairs) / num_tokens
+    one_job = max(LENGTHS) / num_tokens
     note = f"median of {len(pairs)} pairs, {min(p.ratio for p in pairs):.2f} to {max(p.ratio for p in pairs):.2f}"
     return [
         Line(Figure(f"{name}, tokens_per_s", ours, "1/s", Label.OBSERVED, "median of the runs")),
         Line(Figure(f"{name}, transformers' tokens_per_s", theirs, "1/s", Label.OBSERVED, "median of the runs")),
         Line(Figure(f"{name}, over transformers", ratio, "1", Label.OBSERVED, note), at_least=floor, is_ratio=True),
-        Line(Figure(f"{name}, share of equal tokens", equal, "1", Label.OBSERVED, "what follows a tie counts as different")),
+        Line(
+            Figure(f"{name}, share of equal tokens", equal, "1", Label.OBSERVED, "a tie may flip, and all behind it differs"),
+            at_least=1 - one_job,
+            is_ratio=True,
+        ),
     ]
 
 

@@ -62,10 +62,22 @@ def test_a_side_that_stops_early_is_not_timed() -> None:
     ],
 )
 def test_the_median_of_the_pairs_decides(ratios: list[float], batch: int, verdict: Verdict) -> None:
-    lines = lines_of(batch, FLOORS[batch], [Pair(10, 1.0, ratio, 9) for ratio in ratios])
+    lines = lines_of(batch, FLOORS[batch], [Pair(100, 1.0, ratio, 90) for ratio in ratios])
     measured = Measured("engine", tuple(lines), 1.0)
     assert measured.verdict is verdict
-    assert [line.figure.value for line in lines] == [10, 10 / ratios[1], ratios[1], 0.9]
+    assert [line.figure.value for line in lines] == [100, 100 / ratios[1], ratios[1], 0.9]
+
+
+@pytest.mark.parametrize(
+    ("num_equal", "verdict"),
+    [
+        pytest.param([1000, 1000, 1000 - max(LENGTHS)], Verdict.VALID, id="one job that leaves the path at a tie"),
+        pytest.param([1000, 1000, 999 - max(LENGTHS)], Verdict.INVALID, id="a token more"),
+    ],
+)
+def test_a_rate_counts_only_where_the_tokens_are_equal(num_equal: list[int], verdict: Verdict) -> None:
+    lines = lines_of(8, FLOORS[8], [Pair(1000, 1.0, 9.0, equal) for equal in num_equal])
+    assert Measured("engine", tuple(lines), 1.0).verdict is verdict
 
 
 def test_without_the_model_it_says_how_to_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

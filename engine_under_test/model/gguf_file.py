@@ -39,7 +39,7 @@ class GgufFile:
             self._reader = _CheckedReader(path)
         except OSError as error:
             raise BadInput(f"a model file must be readable, but {path} is not: {error.strerror or error}") from error
-        except (ValueError, KeyError, IndexError, OverflowError, MemoryError) as error:
+        except (ValueError, KeyError, IndexError, OverflowError, MemoryError) as error:  # numbers that can not be meant
             raise self._damaged(error) from error
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         self._metadata: dict[str, Any] = {}
@@ -82,7 +82,7 @@ class GgufFile:
         stored = self._tensor(name)
         try:
             values = dequantize(stored.data, stored.tensor_type)
-        except (NotImplementedError, ValueError) as error:
+        except (NotImplementedError, ValueError) as error:  # no conversion from this type; rows that are no whole blocks of it
             raise BadInput(
                 f"the type of a tensor must be one that the gguf library can turn into floats, "
                 f"found {stored.tensor_type.name} for {name} in {self.path}; convert the model to F16 or Q8_0"

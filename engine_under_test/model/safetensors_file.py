@@ -195,7 +195,7 @@ def _json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(
-            f"a model folder must hold {path.name}, but {path} can not be read: {error.strerror or error}"
+            f"a model folder must hold {path.name}, but {path} can not be read: {error.strerror or error}; name another folder"
         ) from error
     except ValueError as error:
         raise BadInput(f"{path.name} must be JSON, but {path} is not ({error}): fetch it again") from error

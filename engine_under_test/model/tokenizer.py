@@ -86,7 +86,7 @@ class Tokenizer:
                 documents=None,
                 **self._named_special(),
             )
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
+        except Exception as error:  # a template is a program out of the model's file: it may raise anything
             raise BadInput(f"the model's chat template must accept the messages, but it says {error}; change them") from error
         return text
 

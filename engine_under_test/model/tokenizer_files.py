@@ -99,7 +99,9 @@ def _from_folder(folder: Path) -> Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER))
     except Exception as error:  # the library raises nothing narrower
-        raise BadInput(f"a model folder must hold a {TOKENIZER} that can be read, but {folder} does not ({error})") from error
+        raise BadInput(
+            f"a model folder must hold a {TOKENIZER} that can be read, but {folder} does not ({error}); fetch it again"
+        ) from error
     if not isinstance(backend.decoder, decoders.ByteLevel):
         found = type(backend.decoder).__name__
         raise BadInput(f"a tokenizer must be a byte-level one, found the decoder {found} in {folder}; use another model")
