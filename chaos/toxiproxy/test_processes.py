@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +29,34 @@ if {is_old} and "-proxy-metrics" in flags:
 where = flags[flags.index("-host") + 1] + ":" + flags[flags.index("-port") + 1]
 os.environ["PYTHONPATH"] = {root!r}
 os.execv(sys.executable, [sys.executable, "-m", "chaos.toxiproxy.server", "--listen", where])
+"""
+
+# Stands where docker-py would: a "container" is a process that the arguments of the real call describe.
+_FAKE_DOCKER = """
+import subprocess, sys
+
+class Container:
+    def __init__(self, arguments):
+        where = arguments[1] + ":" + arguments[3]
+        self.process = subprocess.Popen([sys.executable, "-m", "chaos.toxiproxy.server", "--listen", where], stdout=-3)
+        self.status = "created"
+    def reload(self):
+        self.status = "running" if self.process.poll() is None else "exited"
+    def remove(self, force):
+        self.process.kill()
+        self.process.wait()
+
+class Containers:
+    def run(self, image, arguments, *, network_mode, detach, labels):
+        assert (image, arguments[0], arguments[2]) == ("toxiproxy:2", "-host", "-port")
+        assert (network_mode, detach) == ("host", True)
+        return Container(arguments)
+
+class Engine:
+    containers = Containers()
+
+def from_env():
+    return Engine()
 """
 
 _OWNER = """
@@ -84,6 +113,25 @@ def test_a_binary_is_kept_running_for_the_block_and_no_longer(tmp_path: Path, is
         assert served.offer.kind is Kind.REAL
         assert say(served.address, "GET", "/proxies") == (200, {})
     assert not _is_served(served.address)
+
+
+def test_a_container_is_kept_running_for_the_block_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docker.py").write_text(_FAKE_DOCKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with serving(Offer(Way.IMAGE, "toxiproxy:2")) as served:
+        assert served.offer.kind is Kind.REAL
+        assert say(served.address, "GET", "/proxies") == (200, {})
+    assert not _is_served(served.address)
+
+
+def test_an_image_that_an_engine_has_is_found_by_any_of_its_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Images:
+        def list(self, name: str) -> list[SimpleNamespace]:
+            return [SimpleNamespace(tags=[f"{name}:2.9.0"])] if name.startswith("ghcr.io/") else []
+
+    engine = SimpleNamespace(images=Images(), close=lambda: None)
+    monkeypatch.setattr("docker.from_env", lambda **_: engine)
+    assert local_image() == "ghcr.io/shopify/toxiproxy:2.9.0"
 
 
 def test_a_url_is_used_as_it_is_and_left_running() -> None:
