@@ -126,9 +126,9 @@ def test_a_host_that_does_not_wait_for_results_is_found(monkeypatch: pytest.Monk
 def test_a_block_that_is_read_but_not_declared_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     ops_of = FingerprintRunner._ops
 
-    def undeclared(self: FingerprintRunner, *arguments: Any) -> Iterator[DeviceOp]:
-        for op in ops_of(self, *arguments):
-            yield replace(op, reads=op.writes) if op.name == "rows" else op
+    def undeclared(self: FingerprintRunner, *arguments: Any) -> tuple[list[DeviceOp], DeviceOp]:
+        before, rows = ops_of(self, *arguments)
+        return before, replace(rows, reads=rows.writes)
 
     assert found_by(monkeypatch, FingerprintRunner, "_ops", undeclared) == "AS-5"
 
@@ -136,8 +136,8 @@ def test_a_block_that_is_read_but_not_declared_is_found(monkeypatch: pytest.Monk
 def test_a_block_that_is_written_but_not_declared_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     ops_of = FingerprintRunner._ops
 
-    def undeclared(self: FingerprintRunner, *arguments: Any) -> Iterator[DeviceOp]:
-        for op in ops_of(self, *arguments):
-            yield replace(op, writes=frozenset(list(op.writes)[1:])) if op.name == "fill" else op
+    def undeclared(self: FingerprintRunner, *arguments: Any) -> tuple[list[DeviceOp], DeviceOp]:
+        before, rows = ops_of(self, *arguments)
+        return [replace(op, writes=frozenset(list(op.writes)[1:])) if op.name == "fill" else op for op in before], rows
 
     assert found_by(monkeypatch, FingerprintRunner, "_ops", undeclared) == "AS-5"

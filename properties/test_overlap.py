@@ -9,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_under_test import Engine, EngineConfig, FingerprintRunner, Request, SamplingParams
+from engine_under_test.execution.runner import Runner
 from engine_under_test.execution.schedule import Chance, Chooser, Delays, Priorities
 from engine_under_test.execution.simulated_device import SimulatedDevice
+from engine_under_test.execution.transformer import TransformerRunner
+from engine_under_test.model.weights import LlamaConfig, tiny_random
 from engine_under_test.types import FinishReason
 
 VOCAB = 16
@@ -22,7 +25,14 @@ Told = dict[tuple[str, int], tuple[list[int], FinishReason | None]]
 class Late:
     """An engine over a simulated device, and what its users were told."""
 
-    def __init__(self, depth: int, chooser: Chooser, num_blocks: int = 10) -> None:
+    def __init__(
+        self,
+        depth: int,
+        chooser: Chooser,
+        num_blocks: int = 10,
+        runner: Runner | None = None,
+        device: SimulatedDevice | None = None,
+    ) -> None:
         config = EngineConfig(
             num_blocks=num_blocks,
             block_size=4,
@@ -31,8 +41,9 @@ class Late:
             vocab_size=VOCAB,
             max_plans_in_flight=depth + 1,
         )
-        self.device = SimulatedDevice(chooser)
-        self.engine = Engine(config, FingerprintRunner(num_blocks, 4, VOCAB, device=self.device))
+        self.device = SimulatedDevice(chooser) if device is None else device
+        runner = FingerprintRunner(num_blocks, 4, VOCAB, device=self.device) if runner is None else runner
+        self.engine = Engine(config, runner)
         self.told: Told = {}
         self.in_flight: set[int] = set()
 
@@ -142,3 +153,25 @@ def test_an_end_found_late_ends_there_and_its_later_plan_is_dropped() -> None:
     told = tell([([3, 1, 2], stopping, 0)], late)
     assert told["r0", 0] == (tokens[: first + 1], FinishReason.STOP)
     assert late.engine.counters.dropped_rows > 0, "plans behind the end were launched before it was known"
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("chooser", sorted(CHOOSERS))
+def test_a_language_model_on_streams_says_the_same(depth: int, chooser: str) -> None:
+    config = LlamaConfig(VOCAB, 32, 2, 2, 1, 16, 48, ties_head=True)
+    weights = tiny_random(config, seed=5)
+    work = [
+        ([3, 1, 2, 7, 7, 1], SamplingParams(max_tokens=9), 0),
+        ([3, 1, 2, 7, 5], SamplingParams(max_tokens=6, temperature=1.0, seed=3), 1),
+        ([9] * 11, SamplingParams(max_tokens=7, n=2), 2),
+    ]
+
+    def late(depth: int, chooser: Chooser) -> Late:
+        device = SimulatedDevice(chooser)
+        return Late(depth, chooser, runner=TransformerRunner(weights, 10, 4, device=device), device=device)
+
+    plain = tell(work, late(0, Delays()))
+    run = late(depth, CHOOSERS[chooser](7))
+    assert tell(work, run) == plain
+    assert run.device.num_run > 30
+    assert run.device.take_races() == ()

@@ -11,7 +11,7 @@ computes are plain integers, which for a few is quicker than arrays.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import accumulate, chain, compress, repeat
 from operator import add, attrgetter
@@ -19,14 +19,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine_under_test.errors import ProtocolError, RunnerError
+from engine_under_test.errors import RunnerError
 from engine_under_test.execution import cells as law
 from engine_under_test.execution.device import ImmediateDevice
-from engine_under_test.execution.streams import StepStreams, StreamedStep
+from engine_under_test.execution.landing import DeviceLaunch, Outcome
+from engine_under_test.execution.streams import StepStreams, fills_and_copies, nothing
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Draws, sample
-from engine_under_test.seams import Device, DeviceOp, Fence, Noise, Page, StreamDevice
-from engine_under_test.types import BlockCopy, Plan, Reservation, RowId, StepResult
+from engine_under_test.seams import Device, DeviceOp, Noise, Page, StreamDevice
+from engine_under_test.types import BlockCopy, Plan, Reservation, RowId
 
 BUFFER = "kv"  # of every page that this runner declares
 _WORD_BYTES = 8
@@ -46,64 +47,26 @@ class _Rows(NamedTuple):
     sampled: tuple[int, ...]  # rows that sample
 
 
-_Outcome = tuple[list[law.Words], StepResult | None, Exception | None]  # what each row read, and a result or an error
-
-
-class FingerprintLaunch:
+class FingerprintLaunch(DeviceLaunch):
     """One launched plan. ``cells`` is what its rows read, for whoever checks it."""
 
-    __slots__ = ("_device", "_error", "_fence", "_plan", "_read", "_result", "_row_ends", "_step")
+    __slots__ = ("_row_ends",)
 
-    def __init__(self, plan: Plan, row_ends: tuple[int, ...], device: Device) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, device: Device, row_ids: tuple[RowId, ...], row_ends: tuple[int, ...]) -> None:
+        super().__init__(plan, device, row_ids)
         self._row_ends = row_ends
-        self._device = device
-        self._fence: Fence | None = None
-        self._read: list[law.Words] = []  # of each row, its cells one after the other
-        self._result: StepResult | None = None
-        self._error: Exception | None = None
-        self._step: StreamedStep | None = None  # on a device with streams
-
-    @property
-    def plan_id(self) -> int:
-        return self._plan.plan_id
-
-    @property
-    def fence(self) -> Fence:
-        if self._fence is None:
-            raise ProtocolError(f"plan {self.plan_id} has no fence before it is on the device; ask after `launch` returned")
-        return self._fence
 
     @property
     def cells(self) -> law.Words:
         """[n, 2]: the cells read through the tables after the plan's writes, rows one after the other."""
         self.result()
-        return np.concatenate(self._read or [_NO_CELLS]).reshape(-1, 2)
+        assert self._outcome is not None
+        return np.concatenate(self._outcome.more or [_NO_CELLS]).reshape(-1, 2)
 
     @property
     def row_ends(self) -> tuple[int, ...]:
         """The end of each row in `cells`."""
         return self._row_ends
-
-    def result(self) -> StepResult:
-        """See `runner.Launch`."""
-        if self._result is None and self._error is None:
-            try:
-                if self._step is None:
-                    self._device.synchronize()
-                elif (outcome := self._step.outcome()) is not None:
-                    self._take(outcome)
-            except Exception as error:
-                self._error = error
-        if self._error is not None:
-            raise RunnerError(f"plan {self.plan_id} failed on the device: {self._error}; abandon it") from self._error
-        if self._result is None:
-            raise RunnerError(f"plan {self.plan_id} was not executed though the device is idle; abandon it")
-        return self._result
-
-    def _take(self, outcome: _Outcome) -> None:
-        """What the rows came to."""
-        self._read, self._result, self._error = outcome
 
 
 class FingerprintRunner:
@@ -144,19 +107,9 @@ class FingerprintRunner:
         names = [request.request_id for request in plan.requests]
         ids = tuple(map(_ROW_ID, zip(names, plan.choices, plan.incarnations, plan.epochs, strict=True)))
         rows = _Rows(ends, blocks, begins, ids, tuple(compress(range(len(ends)), plan.samples)))
-        launch = FingerprintLaunch(plan, tuple(accumulate(ends)), self._device)
-        inputs = (plan, reservation, rows)
-        try:
-            *before, last = self._ops(reservation, blocks, lambda: launch._take(self._run(inputs)))
-            if self._streams is not None:
-                launch._step = step = self._streams.launch(plan.plan_id, before, last, inputs, self._run)
-                launch._fence = step.fence
-                return launch
-            for op in (*before, last):
-                self._device.submit(op)
-        except Exception as error:
-            raise RunnerError(f"plan {plan.plan_id}: the device took no more work: {error}; abandon it") from error
-        launch._fence = self._device.fence()
+        launch = FingerprintLaunch(plan, self._device, ids, tuple(accumulate(ends)))
+        before, last = self._ops(reservation, blocks)
+        launch.put(self._streams, before, last, (plan, reservation, rows), self._run)
         return launch
 
     # On the host, at launch
@@ -219,19 +172,13 @@ class FingerprintRunner:
         if num_positions > len(self._weights) // 2:
             self._weights = law.digest_weights(2 * num_positions).reshape(-1)
 
-    def _ops(self, reservation: Reservation, blocks: list[int], run_rows: Callable[[], None]) -> Iterator[DeviceOp]:
-        """Fills, copies, rows: what is in this step, with what each touches declared."""
+    def _ops(self, reservation: Reservation, blocks: list[int]) -> tuple[list[DeviceOp], DeviceOp]:
+        """Fills and copies; the rows. What is in this step, with what each touches declared."""
         page = self._pages.__getitem__
-        plan_id, fills, copies = reservation.plan_id, reservation.fills, reservation.copies
-        if fills:
-            yield DeviceOp("fill", frozenset(), frozenset(map(page, fills)), partial(self._fill, fills), plan_id)
-        if copies:
-            sources = frozenset(page(copy.source) for copy in copies)
-            targets = frozenset(page(copy.target) for copy in copies)
-            yield DeviceOp("copy", sources, targets, partial(self._copy, copies), plan_id)
         size = self._block_size
         writes = frozenset([page(slot // size) for slot in reservation.slots])
-        yield DeviceOp("rows", frozenset(map(page, blocks)), writes, run_rows, plan_id)
+        before = fills_and_copies(self._pages, reservation, self._fill, self._copy)
+        return before, DeviceOp("rows", frozenset(map(page, blocks)), writes, nothing, reservation.plan_id)
 
     # On the device, now or later
 
@@ -242,10 +189,9 @@ class FingerprintRunner:
         for source, target, num_slots in copies:
             self._blocks[target, :num_slots] = self._blocks[source, :num_slots]
 
-    def _run(self, inputs: tuple[Plan, Reservation, _Rows]) -> _Outcome:
+    def _run(self, inputs: tuple[Plan, Reservation, _Rows]) -> Outcome:
         """The rows of one plan. An error belongs to this launch alone, so it is kept for `result`."""
         plan, reservation, rows = inputs
-        read: list[law.Words] = []
         try:
             if plan.generation != self._generation:
                 self._generation = plan.generation
@@ -253,14 +199,14 @@ class FingerprintRunner:
             read = self._compute(plan, reservation, rows)
             tokens = self._sample(read, plan, rows)
         except Exception as error:
-            return read, None, error
+            return Outcome(None, error)
         emitted: list[tuple[int, ...]] = [()] * len(rows.ids)
         sampled: dict[tuple[RowId, int], int] = {}  # for plans launched behind this one before the host has seen its tokens
         for row, token in zip(rows.sampled, tokens, strict=True):
             emitted[row] = (token,)
             sampled[rows.ids[row], rows.ends[row]] = token
         self._sampled.append(sampled)
-        return read, StepResult(plan.plan_id, plan.generation, rows.ids, tuple(emitted)), None
+        return Outcome(tuple(emitted), None, read)
 
     def _compute(self, plan: Plan, reservation: Reservation, rows: _Rows) -> list[law.Words]:
         """Writes layer one, reads it through the tables, writes layer two, reads both: the cells read by each row."""

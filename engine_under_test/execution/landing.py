@@ -5,11 +5,14 @@ Owns: the waiting, the words of a failure, and the tokens sampled last. Never: h
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
+from typing import Any, NamedTuple
 
 from engine_under_test.errors import ProtocolError, RunnerError
-from engine_under_test.seams import Device, Fence
+from engine_under_test.execution.streams import StepStreams, StreamedStep
+from engine_under_test.seams import Device, DeviceOp, Fence
 from engine_under_test.types import Plan, RowId, StepResult
 
 # A row may want the token of a plan behind which others were lost and launched again; old ones are dropped by number.
@@ -17,17 +20,26 @@ _LAUNCHES_REMEMBERED = 32
 _SAMPLES_REMEMBERED = 1024
 
 
+class Outcome(NamedTuple):
+    """What the rows of a plan came to: tokens or an error, and whatever else its runner shows of it."""
+
+    tokens: tuple[tuple[int, ...], ...] | None
+    error: Exception | None
+    more: Any = None
+
+
 class DeviceLaunch:
-    """One plan on a device. Its operation calls `succeed` or `fail`, once, whenever it runs."""
+    """One plan on a device. ``inputs`` is all that its rows compute on, beside the store."""
 
-    __slots__ = ("_device", "_error", "_fence", "_result", "plan")
+    __slots__ = ("_device", "_fence", "_outcome", "_row_ids", "_step", "plan")
 
-    def __init__(self, plan: Plan, device: Device) -> None:
+    def __init__(self, plan: Plan, device: Device, row_ids: tuple[RowId, ...]) -> None:
         self.plan = plan
         self._device = device
+        self._row_ids = row_ids
         self._fence: Fence | None = None
-        self._result: StepResult | None = None
-        self._error: Exception | None = None
+        self._step: StreamedStep | None = None  # on a device with streams
+        self._outcome: Outcome | None = None
 
     @property
     def plan_id(self) -> int:
@@ -40,33 +52,48 @@ class DeviceLaunch:
             raise ProtocolError(f"plan {self.plan_id} has no fence before it is on the device; ask after `launch` returned")
         return self._fence
 
-    def close(self) -> None:
-        """Everything of this launch is on the device."""
+    def put(
+        self, streams: StepStreams | None, ops: Iterable[DeviceOp], rows: DeviceOp, inputs: Any, run: Callable[[Any], Outcome]
+    ) -> None:
+        """Fills and copies (`ops`), then the rows, go on the device. `rows` declares what `run` touches of the store."""
+        try:
+            if streams is not None:
+                self._step = step = streams.launch(self.plan_id, ops, rows, inputs, run)
+                self._fence = step.fence
+                return
+            for op in ops:
+                self._device.submit(op)
+            now = partial(self._take, run, inputs)
+            self._device.submit(DeviceOp(rows.name, rows.reads, rows.writes, now, self.plan_id))
+        except Exception as error:
+            raise RunnerError(f"plan {self.plan_id}: the device took no more work: {error}; abandon it") from error
         self._fence = self._device.fence()
 
-    def succeed(self, row_ids: tuple[RowId, ...], tokens: tuple[tuple[int, ...], ...]) -> None:
-        self._result = StepResult(self.plan_id, self.plan.generation, row_ids, tokens)
+    def _take(self, run: Callable[[Any], Outcome], inputs: Any) -> None:
+        self._outcome = run(inputs)
 
-    def fail(self, error: Exception) -> None:
-        self._error = error
-
-    def wait(self) -> None:
-        """Returns when the launch has succeeded or failed."""
-        if self._result is None and self._error is None:
+    def wait(self) -> Outcome | None:
+        """Returns when the launch has succeeded or failed, with what it came to; None if it never ran."""
+        if self._outcome is None:
             try:
-                self._device.synchronize()
+                if self._step is not None:
+                    self._outcome = self._step.outcome()
+                else:
+                    self._device.synchronize()
             except Exception as error:
-                self._error = error
+                self._outcome = Outcome(None, error)
+        return self._outcome
 
     def result(self) -> StepResult:
         """See `runner.Launch`."""
-        self.wait()
-        if self._error is not None:
-            rows = self._error.rows if isinstance(self._error, RunnerError) else ()
-            raise RunnerError(f"plan {self.plan_id} failed on the device: {self._error}; abandon it", rows) from self._error
-        if self._result is None:
+        outcome = self.wait()
+        if outcome is None:
             raise RunnerError(f"plan {self.plan_id} was not executed though the device is idle; abandon it")
-        return self._result
+        tokens, error, _more = outcome
+        if tokens is None or error is not None:
+            rows = error.rows if isinstance(error, RunnerError) else ()
+            raise RunnerError(f"plan {self.plan_id} failed on the device: {error}; abandon it", rows) from error
+        return StepResult(self.plan_id, self.plan.generation, self._row_ids, tokens)
 
 
 class LastSamples:

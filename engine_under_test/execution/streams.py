@@ -15,15 +15,40 @@ for earlier rows, since a block is handed out again only after the host saw the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from engine_under_test.seams import DeviceOp, Fence, Page, Stream, StreamDevice
+from engine_under_test.types import BlockCopy, Reservation
 
 INPUTS, OUTPUTS = "inputs", "outputs"  # buffers on the device
 PINNED_INPUTS, PINNED_OUTPUTS = "pinned inputs", "pinned outputs"  # buffers of the host that the device reads and writes
 SAMPLES = Page("samples", 0)  # the tokens sampled last, for plans behind
+
+
+def nothing() -> None:
+    """In the place of what `StepStreams.launch` puts there."""
+
+
+def fills_and_copies(
+    pages: Sequence[Page],
+    reservation: Reservation,
+    fill: Callable[[Sequence[int]], None],
+    copy: Callable[[Sequence[BlockCopy]], None],
+) -> list[DeviceOp]:
+    """What the device does before the rows of a step, in order, with what it touches declared."""
+    plan_id, fills, copies = reservation.plan_id, reservation.fills, reservation.copies
+    found = []
+    if fills:
+        written = frozenset(map(pages.__getitem__, fills))
+        found.append(DeviceOp("fill", frozenset(), written, partial(fill, fills), plan_id))
+    if copies:
+        sources = frozenset(pages[each.source] for each in copies)
+        targets = frozenset(pages[each.target] for each in copies)
+        found.append(DeviceOp("copy", sources, targets, partial(copy, copies), plan_id))
+    return found
 
 
 class _Buffers:

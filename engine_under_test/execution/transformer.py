@@ -10,8 +10,7 @@ reads what nobody wrote for him has NaN among his logits, and no token is taken 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import compress
 
 import torch
@@ -21,14 +20,15 @@ from engine_under_test.execution.attention import Attention, choose_attention, d
 from engine_under_test.execution.batch import check_fit, draws, lay_out, num_bytes
 from engine_under_test.execution.device import ImmediateDevice
 from engine_under_test.execution.forward import TiledForward, WholeForward
-from engine_under_test.execution.landing import DeviceLaunch, LastSamples
+from engine_under_test.execution.landing import DeviceLaunch, LastSamples, Outcome
 from engine_under_test.execution.memory import StepMemory
 from engine_under_test.execution.products import PackedProduct, choose_product
+from engine_under_test.execution.streams import StepStreams, fills_and_copies, nothing
 from engine_under_test.execution.tiles import FixedTiles
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.torch_sampler import sample
-from engine_under_test.seams import Device, DeviceOp, Memory, Noise, Page
+from engine_under_test.seams import Device, DeviceOp, Memory, Noise, Page, StreamDevice
 from engine_under_test.types import BlockCopy, Plan, Reservation
 
 BUFFER = "kv"  # of every page that this runner declares: keys and values of all layers of a block
@@ -37,20 +37,17 @@ BUFFER = "kv"  # of every page that this runner declares: keys and values of all
 class TransformerLaunch(DeviceLaunch):
     """One launched plan. ``logits`` is what its sampling rows came to, for whoever checks it."""
 
-    __slots__ = ("_logits",)
-
-    def __init__(self, plan: Plan, device: Device) -> None:
-        super().__init__(plan, device)
-        self._logits: torch.Tensor | None = None
+    __slots__ = ()
 
     @property
     def logits(self) -> torch.Tensor:
         """[rows that sample, vocab] float32, before any mask; also there when the launch failed because some are NaN."""
-        self.wait()
-        if self._logits is None:
+        outcome = self.wait()
+        if outcome is None or outcome.more is None:
             self.result()  # raises what went wrong
             raise RunnerError(f"plan {self.plan_id} has no logits")
-        return self._logits
+        logits: torch.Tensor = outcome.more
+        return logits
 
 
 class TransformerRunner:
@@ -90,6 +87,7 @@ class TransformerRunner:
             attention = FixedTiles()
         self._attention = choose_attention(self._place) if attention is None else attention
         self._device: Device = ImmediateDevice() if device is None else device
+        self._streams = StepStreams(self._device) if isinstance(self._device, StreamDevice) else None
         self._noise: Noise = PhiloxNoise() if noise is None else noise
         self._memory = StepMemory(memory)
         product = choose_product(weights, packs_weights=packs_weights)
@@ -111,13 +109,9 @@ class TransformerRunner:
     def launch(self, plan: Plan, reservation: Reservation) -> TransformerLaunch:
         """See `runner.Runner`."""
         self._check(plan, reservation)
-        launch = TransformerLaunch(plan, self._device)
-        try:
-            for op in self._ops(reservation, partial(self._run, launch, reservation)):
-                self._device.submit(op)
-        except Exception as error:
-            raise RunnerError(f"plan {plan.plan_id}: the device took no more work: {error}; abandon it") from error
-        launch.close()
+        launch = TransformerLaunch(plan, self._device, tuple(plan.row_ids()))
+        before, last = self._ops(reservation)
+        launch.put(self._streams, before, last, (plan, reservation), self._run)
         return launch
 
     # On the host, at launch
@@ -133,19 +127,13 @@ class TransformerRunner:
                 tuple(foreign),
             )
 
-    def _ops(self, reservation: Reservation, run_rows: Callable[[], None]) -> Iterator[DeviceOp]:
-        """Fills, copies, rows: what is in this step, with what each touches declared."""
+    def _ops(self, reservation: Reservation) -> tuple[list[DeviceOp], DeviceOp]:
+        """Fills and copies; the rows. What is in this step, with what each touches declared."""
         page = self._pages.__getitem__
-        fills, copies = reservation.fills, reservation.copies
-        if fills:
-            yield DeviceOp("fill", frozenset(), frozenset(map(page, fills)), partial(self._fill, fills))
-        if copies:
-            sources = frozenset(page(copy.source) for copy in copies)
-            targets = frozenset(page(copy.target) for copy in copies)
-            yield DeviceOp("copy", sources, targets, partial(self._copy, copies))
         writes = frozenset(page(slot // self._block_size) for slot in reservation.slots)
         reads = frozenset(page(block) for table in reservation.tables for block in table)
-        yield DeviceOp("rows", reads, writes, run_rows)
+        before = fills_and_copies(self._pages, reservation, self._fill, self._copy)
+        return before, DeviceOp("rows", reads, writes, nothing, reservation.plan_id)
 
     # On the device, now or later
 
@@ -163,28 +151,28 @@ class TransformerRunner:
                 store[:, target * size : target * size + num_slots] = store[:, source * size : source * size + num_slots]
 
     @torch.inference_mode()
-    def _run(self, launch: TransformerLaunch, reservation: Reservation) -> None:
+    def _run(self, inputs: tuple[Plan, Reservation]) -> Outcome:
         """The rows of one plan. An error belongs to this launch alone, so it is kept for `result`."""
-        plan = launch.plan
-        row_ids = tuple(plan.row_ids())
-        emitted: list[tuple[int, ...]] = [()] * plan.num_rows
+        plan, reservation = inputs
+        logits: torch.Tensor | None = None
         try:
             self._last.begin(plan.generation)
-            logits = launch._logits = self._compute(plan, reservation)
+            logits = self._compute(plan, reservation)
             asked = draws(plan)
             rows = list(compress(range(plan.num_rows), plan.samples))
             _require_finite(plan, rows, logits)
             tokens = sample(logits, asked, self._noise) if rows else []
         except torch.OutOfMemoryError as error:
-            launch.fail(RunnerError(f"out of device memory: {error}; run fewer rows at once, or make the pool smaller"))
-            return
+            told = RunnerError(f"out of device memory: {error}; run fewer rows at once, or make the pool smaller")
+            return Outcome(None, told, logits)
         except Exception as error:
-            launch.fail(error)
-            return
+            return Outcome(None, error, logits)
+        row_ids = plan.row_ids()
         self._last.remember(zip([row_ids[row] for row in rows], asked.positions, tokens, strict=True))
+        emitted: list[tuple[int, ...]] = [()] * plan.num_rows
         for row, token in zip(rows, tokens, strict=True):
             emitted[row] = (token,)
-        launch.succeed(row_ids, tuple(emitted))
+        return Outcome(tuple(emitted), None, logits)
 
     def _compute(self, plan: Plan, reservation: Reservation) -> torch.Tensor:
         """The logits of the rows that sample."""
