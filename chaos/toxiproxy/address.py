@@ -26,7 +26,7 @@ class Address(NamedTuple):
 def parse_address(text: str) -> Address:
     """``host:port`` or ``[host]:port``; no host means loopback, so that nothing is opened to a network by leaving it out."""
     host, colon, port = text.rpartition(":")
-    if not colon:
+    if not colon or text.endswith("]"):
         raise AddressError("missing port in address")
     if not (port.isascii() and port.isdigit() and int(port[:6]) <= 65535):
         raise AddressError(f"invalid port {port[:40]!r}")

@@ -39,7 +39,7 @@ class Proxy:
         if self.is_enabled:
             return
         try:
-            self._listener = await listen_on(parse_address(self.listen))
+            self._listener = await listen_on(parse_address(self.listen or ":0"))
         except AddressError as error:
             raise not_listening(self.listen, str(error)) from error
         except OSError as error:

@@ -21,7 +21,8 @@ tolerances, but the author had no real server to run them against. Never compare
     disable       whether a client sees an end or a reset
 
 And of the API: the wording after "bad request body:" and "listen tcp", Content-Type of errors (here always JSON),
-extra fields of newer versions, metrics while a connection is open (here: counted at once). Deliberately different: an address
+extra fields of newer versions, metrics while a connection is open
+(here: counted at once) and of deleted proxies (here: gone). Deliberately different: an address
 without a host means loopback, a body may have 1 MiB, /metrics needs no flag.
 """
 

@@ -129,6 +129,13 @@ def test_a_proxy_is_created_with_its_real_address(api: Api) -> None:
         assert client.echoes(b"ping")
 
 
+def test_a_proxy_without_a_listening_address_gets_one(api: Api) -> None:
+    said = api.say("POST", "/proxies", {"name": "q", "upstream": api.upstream})
+    assert said.status == 201
+    with Client(Address("127.0.0.1", parse_address(said.body["listen"]).port)) as client:
+        assert client.echoes(b"ping")
+
+
 def test_a_port_in_use_is_the_servers_failure_and_leaves_no_proxy(api: Api) -> None:
     said = api.say("POST", "/proxies", {"name": "q", "listen": api.upstream, "upstream": api.upstream})
     assert (said.status, said.body["status"]) == (500, 500)
