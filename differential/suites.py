@@ -60,7 +60,7 @@ SAMPLER_LAW, PROCESSED, STREAMED_TEXT, FLOAT_SETTINGS, FLOAT_RUNNER, FLOAT_NUMER
     _suite("float-settings", "language models, settings", "float_settings.check_float_settings", 33.0, _BOTH),
     _suite("float-runner", "language models, store and faults", "float_runner.check_float_runner", 12.0, _BOTH),
     _suite("float-numerics", "language models, numerics", "float_numerics.check_float_numerics", 12.0, _BOTH),
-    _suite("float-kernels", "language models, Triton kernels", "float_kernels.check_float_kernels", 20.0, _BOTH, **_MINUTES),
+    _suite("float-kernels", "language models, Triton kernels", "float_kernels.check_float_kernels", 25.0, _BOTH, **_MINUTES),
     _suite(
         "smollm2", "SmolLM2-135M as published, two oracles", "smollm2.check_smollm2", 65.0, _BOTH, model="smollm2", **_MINUTES
     ),
