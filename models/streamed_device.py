@@ -7,8 +7,10 @@ Judges nothing: races and undeclared accesses are handed to whoever asks (`order
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from engine_under_test.errors import RunnerError
 from engine_under_test.execution.fingerprint import BUFFER, FingerprintLaunch, FingerprintRunner
@@ -126,24 +128,33 @@ class StreamedDevice(Device):
         """Runs an operation with every page hidden that it has not declared; notes what it changed."""
         store = self._runner.store
         pages = store.reshape(-1, self._caps.block_size, 2)
-        declared = {page.unit for page in op.reads | op.writes if page.buffer == BUFFER}
-        hidden = np.ones(len(pages), dtype=bool)
-        hidden[list(declared)] = False
+        declared = [page.unit for page in op.reads | op.writes if page.buffer == BUFFER]
         before = pages.copy()
-        pages[hidden] = HIDDEN
+        pages.fill(HIDDEN)
+        pages[declared] = before[declared]
         try:
             op.run()
         finally:
-            touched = hidden & (pages != HIDDEN).any(axis=(1, 2))
-            pages[hidden] = before[hidden]
-            changed = (pages != before).any(axis=2)
-            writable = [page.unit for page in op.writes if page.buffer == BUFFER]
-            touched |= changed.any(axis=1)
-            touched[writable] = False
-            if touched.any():
-                units = tuple(touched.nonzero()[0].tolist())
-                self._misdeclared.append(Misdeclared(op.title, "wrote", BUFFER, units))
-            self._changed[op.plan_id].update(changed.reshape(-1).nonzero()[0].tolist())
+            after = pages[declared]
+            pages[declared] = HIDDEN
+            if (store != HIDDEN).any():
+                self._undeclared_write(op, (pages != HIDDEN).any(axis=(1, 2)).nonzero()[0].tolist())
+            pages[:] = before
+            if declared:
+                pages[declared] = after
+                self._note_changes(op, declared, (after != before[declared]).any(axis=2))
             if op.name == "rows" and op.plan_id in self._steps:
                 self._stale[op.plan_id] = self._stale_slots(self._steps[op.plan_id])
                 self._addresses[op.plan_id] = self._noise.take_addresses()
+
+    def _note_changes(self, op: DeviceOp, declared: list[int], changed: npt.NDArray[np.bool_]) -> None:
+        """``changed``: [declared pages, slots of a page]."""
+        size = self._caps.block_size
+        places = [(declared[row], slot) for row, slot in zip(*changed.nonzero(), strict=True)]
+        self._changed[op.plan_id].update(unit * size + int(slot) for unit, slot in places)
+        writable = {page.unit for page in op.writes if page.buffer == BUFFER}
+        if others := {unit for unit, _slot in places} - writable:
+            self._undeclared_write(op, others)
+
+    def _undeclared_write(self, op: DeviceOp, units: Iterable[int]) -> None:
+        self._misdeclared.append(Misdeclared(op.title, "wrote", BUFFER, tuple(sorted(units))))
