@@ -13,6 +13,9 @@ import sys
 def main() -> None:
     """Loads the command line and runs it."""
     try:
+        from ci.ending import interrupts_wait_for_imports
+
+        interrupts_wait_for_imports()
         from ci.cli import main as run
 
         run()

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 READER_LEFT = 128 + signal.SIGPIPE
 
@@ -24,6 +24,17 @@ class ReaderLeft(BaseException):
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM came: whatever answers a Ctrl-C answers it too, and can name it."""
+
+
+_IMPORTS = "<frozen importlib._bootstrap>"
+_RETRY_S = 0.05
+
+
+def interrupts_wait_for_imports() -> None:
+    """A Ctrl-C while a module is being loaded is raised when that is done: an exception in the midst of it can end the whole
+    process in libraries that are written in C++."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody ignores it on purpose
+        signal.signal(signal.SIGINT, _raise)
 
 
 def raise_on_sigterm() -> None:
@@ -68,5 +79,11 @@ def in_words(end: BaseException | None) -> str:
     return "terminated by SIGTERM" if isinstance(end, Terminated) else "interrupted by Ctrl-C"
 
 
-def _raise(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise Terminated
+def _raise(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTS:
+            signal.signal(signal.SIGALRM, lambda _again, at: _raise(number, at))
+            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
