@@ -27,7 +27,7 @@ class CudaFence:
         self.events = events
 
     def has_passed(self) -> bool:
-        return all(event.query() for event in self.events)
+        return all(event.query() for event in self.events)  # type: ignore[no-untyped-call]  # of torch
 
 
 class CudaDevice:
@@ -38,7 +38,7 @@ class CudaDevice:
             raise ConfigError(f"streams of CUDA need a CUDA device, found {place} and none; use a simulated device on a CPU")
         self._place = place
         self._spin = spin
-        self._streams = {stream: torch.cuda.Stream(place) for stream in Stream}
+        self._streams = {stream: torch.cuda.Stream(place) for stream in Stream}  # type: ignore[no-untyped-call]  # of torch
 
     def submit(self, op: DeviceOp) -> None:
         """See `seams.Device`: the compute stream."""
