@@ -80,6 +80,8 @@ def _is_served(address: Address) -> bool:
         socket.create_connection(address, timeout=PATIENCE_S).close()
     except ConnectionRefusedError:
         return False
+    except ConnectionResetError:
+        pass  # it was closing just then
     return True
 
 
