@@ -140,13 +140,17 @@ def replay(file: Path, until: int | None, *, verbose: bool, as_json: bool) -> No
 
 @assay.command(short_help="Suites, predicates and tests that match PATTERN, quickly.")
 @click.argument("pattern", default="")
+@click.option("--engine", default="assay", show_default=True, metavar="NAME", help="Whose: this one's, or transformers.")
 @_AS_JSON
-def props(pattern: str, *, as_json: bool) -> None:
-    """A developer's seconds: suites, predicates and tests that match PATTERN, in profile quick."""
+def props(pattern: str, *, engine: str, as_json: bool) -> None:
+    """A developer's seconds: suites, predicates and tests that match PATTERN, in profile quick.
+
+    An engine written by others (docs/writing-an-adapter.md) has suites of its own, and no tests.
+    """
     from ci.props import run_props
     from ci.tree import read_tree
 
-    outcome = run_props(pattern, read_tree().seed, console_for(as_json))
+    outcome = run_props(pattern, read_tree().seed, console_for(as_json), engine=engine)
     if as_json:
         click.echo(json.dumps(outcome.to_json()))
     sys.exit(outcome.verdict.exit_code)

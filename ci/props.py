@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from engine_under_test.errors import BadInput
 from properties.suite import Profile, Suite
 from properties.verdict import Verdict, merge
 
+OUR_ENGINE = "assay"
 _TEST_FOLDERS = ("properties", "models")
 _NO_TESTS = 5  # pytest's exit code when nothing was selected
 
@@ -57,24 +58,38 @@ class PropsOutcome:
         }
 
 
-def run_props(pattern: str, seed: int, console: Console, sources: Sequence[str] = DEFAULT_SOURCES) -> PropsOutcome:
-    """Runs what matches; nothing that matches is a BadInput that says what there is."""
-    collection = collect(sources, Profile.QUICK)
+def sources_of(engine: str) -> tuple[Sequence[str], Callable[[Suite], bool]]:
+    """Where the suites of an engine stand, and which of those there are its own."""
+    if engine == OUR_ENGINE:
+        return DEFAULT_SOURCES, lambda _suite: True
+    from models.other_suites import suites_of
+
+    own = {suite.id for suite in suites_of(engine)}
+    return ("models.other_suites",), lambda suite: suite.id in own
+
+
+def run_props(
+    pattern: str, seed: int, console: Console, sources: Sequence[str] | None = None, engine: str = OUR_ENGINE
+) -> PropsOutcome:
+    """Runs what matches; nothing that matches is a BadInput that says what there is. Tests are of our engine alone."""
+    known, is_own = sources_of(engine)
+    collection = collect(known if sources is None else sources, Profile.QUICK)
     if collection.broken:
         name, text = next(iter(collection.broken.items()))
         raise BadInput(f"suites must be there and bear names of their own, but {name}: {text.splitlines()[0]}; repair that")
     predicates = tuple(name for name in predicate_names() if is_match(pattern, name))
-    suites = [(source, suite) for source, suite in collection.suites if is_match(pattern, suite.id, suite.title)]
+    offered = [(source, suite) for source, suite in collection.suites if is_own(suite)]
+    suites = [(source, suite) for source, suite in offered if is_match(pattern, suite.id, suite.title)]
     if not suites and predicates:
-        suites = list(collection.suites)  # a predicate is judged in every suite
+        suites = offered  # a predicate is judged in every suite
     for name in predicates if pattern else ():
         console.print(name, markup=False, soft_wrap=True)
     checks = tuple(_run(suite, source, seed, console) for source, suite in suites)
     verdicts = [check.verdict for check in checks]
-    tests = _run_tests(pattern, console, verdicts)
+    tests = _run_tests(pattern, console, verdicts) if engine == OUR_ENGINE else ""
     if not verdicts:
-        known = ", ".join(suite.id for _source, suite in collection.suites)
-        raise BadInput(f"a pattern must match a suite, a predicate or a test, found {pattern!r}; suites are: {known or 'none'}")
+        names = ", ".join(suite.id for _source, suite in offered)
+        raise BadInput(f"a pattern must match a suite, a predicate or a test, found {pattern!r}; suites are: {names or 'none'}")
     return PropsOutcome(merge(verdicts), predicates, checks, tests)
 
 

@@ -330,6 +330,7 @@ class Snapshot:
     unsettled: tuple[int, ...]
     waiting: tuple[SequenceSnapshot, ...]  # in the order in which they would be admitted
     running: tuple[SequenceSnapshot, ...]
+    host_blocks: tuple[int, ...] = ()  # of the swap pool, in use
 
     def sequences(self) -> Iterator[SequenceSnapshot]:
         yield from self.running
@@ -476,7 +477,8 @@ class Caps:
     ``progress_bound``: with faults over, the most iterations in which some live choice that is not waiting for a
     fence emits no token. ``overtake_bound``: how often a waiting request may see a later one admitted before it.
     ``preemption_bound``: how often a choice may be preempted in a row without emitting a token; None: not stated.
-    ``deadline_slack``: iterations by which an end by deadline may come late.
+    ``deadline_slack``: iterations by which an end by deadline may come late. ``num_host_blocks``: blocks of a swap pool,
+    numbered behind the others, touched by copies only; a preempted choice may go on from what lies there, in the middle.
     """
 
     name: str
@@ -496,6 +498,7 @@ class Caps:
     victims: VictimSet = VictimSet.NONE
     reference_model: ReferenceModel = ReferenceModel.PER_TABLE
     max_plans_in_flight: int = 1
+    num_host_blocks: int = 0
     has_padding: bool = True
     evicts_on_demand: bool = False  # False: a cached block leaves the index when it is taken; True: beforehand, in bulk
     has_prefix_cache: bool = True
@@ -509,3 +512,8 @@ class Caps:
     has_restart: bool = False  # verb `restart`
     has_transfers: bool = False  # transfers pin blocks; they begin and end in `poll`
     has_events: bool = False  # verb `take_events`
+    has_late_aborts: bool = False  # what is in flight at an abort still commits, and is told to nobody
+    has_documented_keys: bool = True  # entries of the index stand under the keys of docs/prefix-key.md
+    has_namespaces: bool = True  # tenants, salts, adapters and media separate what the prefix cache shares
+    has_length_check: bool = True  # what can never fit is refused at the door
+    has_running_bound: bool = True  # `max_num_seqs` bounds who runs, not only the rows of a plan

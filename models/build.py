@@ -1,7 +1,8 @@
 """Builds a World from a JSON-able description, so that a replay file can say which world it was.
 
-Owns the meaning of a spec: {"target": "assay" | "radix" | "kv" | "scheduler", "config": {...}, "hasher": "blake2b" |
-"two_bit" | "constant", "device": "plain" | "streams"}.
+Owns the meaning of a spec: {"target": "assay" | "radix" | "kv" | "scheduler" | "transformers", "config": {...}, "hasher":
+"blake2b" | "two_bit" | "constant", "device": "plain" | "streams", "options": {...}}. Options are for targets written by
+others: what they let a user choose.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from engine_under_test.seams import Hasher
 from engine_under_test.types import Adapter, Caps
 from models.device import Device
 from models.prefix_key import HASHERS
-from models.world import World
+from models.world import World, caps_of_store
 
 DEFAULT_HASHER = "blake2b"
 Spec = Mapping[str, Any]
 
-_FIELDS = frozenset({"target", "config", "hasher", "device"})
+_FIELDS = frozenset({"target", "config", "hasher", "device", "options"})
 _CONFIG_FIELDS = {field.name: field for field in dataclasses.fields(EngineConfig)}
 
 
@@ -60,9 +61,14 @@ def target_from(spec: Spec) -> Target:
     if unknown := set(spec) - _FIELDS:
         raise BadInput(f"a world has the fields {sorted(_FIELDS)}, found {sorted(unknown)}; remove them")
     name = spec.get("target", "assay")
-    if name not in _TARGETS:
-        raise BadInput(f"a world has one of the targets {sorted(_TARGETS)}, found {name!r}")
-    return _TARGETS[name](config_from(spec.get("config", {})), hasher_of(spec))
+    if name not in _TARGETS and name not in _OTHERS:
+        raise BadInput(f"a world has one of the targets {sorted((*_TARGETS, *_OTHERS))}, found {name!r}")
+    config = config_from(spec.get("config", {}))
+    if name in _OTHERS:
+        return _OTHERS[name](config, spec.get("options", {}))
+    if "options" in spec:
+        raise BadInput(f"options are for the targets {sorted(_OTHERS)}, found some for {name!r}; remove them")
+    return _TARGETS[name](config, hasher_of(spec))
 
 
 def hasher_of(spec: Spec) -> Hasher:
@@ -79,7 +85,7 @@ def world_from(spec: Spec, *, chooser: Chooser | None = None, **options: Any) ->
     name = spec.get("device", "plain")
     if name not in _DEVICES:
         raise BadInput(f"a world has one of the devices {sorted(_DEVICES)}, found {name!r}")
-    return World(target, hasher=hasher_of(spec), device=_DEVICES[name](target.caps, chooser), **options)
+    return World(target, hasher=hasher_of(spec), device=_DEVICES[name](caps_of_store(target.caps), chooser), **options)
 
 
 def _assay(config: EngineConfig, hasher: Hasher) -> Target:
@@ -106,6 +112,13 @@ def _scheduler(config: EngineConfig, _hasher: Hasher) -> Target:
     return SchedulerAlone(config)
 
 
+def _transformers(config: EngineConfig, options: Mapping[str, Any]) -> Target:
+    from engine_under_test.adapters.transformers_cb import TransformersTarget
+    from engine_under_test.adapters.transformers_parts import options_from
+
+    return TransformersTarget(config, options_from(options))
+
+
 def _plain(caps: Caps, _chooser: Chooser | None) -> Device:
     return Device(caps)
 
@@ -117,6 +130,7 @@ def _streams(caps: Caps, chooser: Chooser | None) -> Device:
 
 
 _DEVICES: dict[str, Callable[[Caps, Chooser | None], Device]] = {"plain": _plain, "streams": _streams}
+_OTHERS: dict[str, Callable[[EngineConfig, Mapping[str, Any]], Target]] = {"transformers": _transformers}
 _TARGETS: dict[str, Callable[[EngineConfig, Hasher], Target]] = {
     "assay": _assay,
     "radix": _radix,

@@ -48,7 +48,9 @@ class ModelFacts:
         self._path_lengths: dict[Key, int] = {}  # of a live choice, in a tree
         self.allocator = AllocatorModel(self._is_tree)
         self.prefix = PrefixModel(caps, hasher)
-        self.scheduler = SchedulerModel(self.requests, caps.block_size)
+        self.scheduler = SchedulerModel(self.requests, caps.block_size, may_swap=caps.num_host_blocks > 0)
+        self._put_out: set[Key] = set()  # preempted where there is a swap pool; not seen with content since
+        self._restored: set[Key] = set()  # the row in flight begins behind content that came back from the swap pool
         self.retry = RetryModel()
         self.requests.excused = self.retry.excused
         self.owed_hits: Mapping[Key, int] = {}
@@ -109,6 +111,8 @@ class ModelFacts:
             if facts is not None and facts.epoch == row.epoch:
                 facts.epoch = row.epoch + 1
                 self.scheduler.preempted(key)
+                if self.caps.num_host_blocks:
+                    self._put_out.add(key)
                 self.prefix.suspended(key)
                 self.prefix.released(self.allocator.release((key,)), after.cached)
 
@@ -124,6 +128,9 @@ class ModelFacts:
                 prefix.taken(blocks)
         for key in begun:
             prefix.began(key)
+        if begun and self.caps.num_host_blocks:
+            self._restored.update(self._put_out.intersection(begun))
+            self._put_out.difference_update(begun)
         return found
 
     def held(self, step: PlannedStep) -> None:
@@ -152,21 +159,43 @@ class ModelFacts:
         for request, choice, incarnation, epoch, start, count, samples, table, tokens in zip(*identities, *work, strict=True):
             key = (request.request_id, choice, incarnation)
             facts = live.get(key)
-            if facts is None or facts.epoch != epoch:
-                continue
             end = start + count
-            if end // size > start // size:
+            if facts is None or facts.epoch != epoch:
+                if self.caps.has_late_aborts and facts is None:
+                    self._committed_late(key, table, start, end)
+                continue
+            if key in self._restored:
+                self._restored.discard(key)
+                self.prefix.committed(key, facts, table, 0, end)
+            elif end // size > start // size:
                 self.prefix.committed(key, facts, table, start, end)
             if copies:
                 self.prefix.released(self.allocator.landed(key), after.cached)
             landed.append((key, end, samples, tokens))
             if self._is_tree:
                 self._path_lengths[key] = end
+        if self._put_out:
+            self._came_back(after)
         self.scheduler.committed(landed)
         advance = self.requests.advance
         ended = [key for key, _, _, tokens in landed if tokens and advance(key, tokens)]
         if ended:
             self._ended(ended, after)
+
+    def _committed_late(self, key: Key, table: tuple[int, ...], start: int, end: int) -> None:
+        """The row of an aborted choice: what it computed may be found by others."""
+        ended, size = self.requests.ended.get(key), self.caps.block_size
+        if ended is not None and ended.finish_reason is FinishReason.ABORT and end // size > start // size:
+            self.prefix.committed(key, ended, table, start, end)
+            self.prefix.ended(key)
+
+    def _came_back(self, after: Snapshot) -> None:
+        """Who is seen with committed tokens again, without a row of its own, has got its blocks back."""
+        for sequence in after.running:
+            key = (sequence.request_id, sequence.choice, sequence.incarnation)
+            if key in self._put_out and sequence.committed_len:
+                self._put_out.discard(key)
+                self.prefix.committed(key, self.requests.live[key], sequence.table, 0, sequence.committed_len)
 
     def _merged(self, table: tuple[int, ...], start: int, end: int, after: Snapshot) -> tuple[int, ...]:
         """A radix tree may free a page whose content it has already and go on with its own: the table after that."""
@@ -268,6 +297,9 @@ class ModelFacts:
 
     def _ended(self, keys: Sequence[Key], after: Snapshot) -> None:
         self.prefix.released(self.allocator.release(keys), after.cached)
+        if self._put_out or self._restored:
+            self._put_out.difference_update(keys)
+            self._restored.difference_update(keys)
         if self._is_tree:
             self._unlocked(keys, after)
         for key in keys:

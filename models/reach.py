@@ -65,6 +65,10 @@ class Reach(StrEnum):
     RESTARTED = "restart"
     DEADLINE = "ended by deadline"
     REFUSED_BLOCK = "block refused during a reservation"
+    # A target with a swap pool, or without a check of lengths at its door.
+    RESUMED_SWAPPED = "preempted, resumed from the swap pool"
+    RESUMED_ANEW = "preempted, resumed from its prompt"
+    OUTGREW = "request accepted that outgrows the pool"
     # Odd hashes, and going on after a drain.
     HASH_TWO_BIT = "block published under a two-bit hash"
     HASH_CONSTANT = "block published under a constant hash"

@@ -70,7 +70,7 @@ class RequestModel:
         is_late = request.deadline_s is not None and request.deadline_s < now
         true_of_it = (
             (not request.prompt, RefusalReason.EMPTY_PROMPT),
-            (slots > caps.num_blocks * caps.block_size, RefusalReason.TOO_LONG),
+            (caps.has_length_check and slots > caps.num_blocks * caps.block_size, RefusalReason.TOO_LONG),
             (bool(self._live_keys.get(request.request_id)), RefusalReason.DUPLICATE_ID),
             (_is_out_of_range(request) or (sampling.n > 1 and not caps.has_choices), RefusalReason.OUT_OF_RANGE),
             (not _are_tokens(request.prompt, caps.vocab_size), RefusalReason.TOKEN_OUT_OF_VOCABULARY),

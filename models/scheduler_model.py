@@ -20,12 +20,14 @@ Landed = tuple[Key, int, bool, tuple[int, ...]]  # of a row: where it ended, whe
 class SchedulerModel:
     """Coverage, order and progress of choices."""
 
-    def __init__(self, requests: RequestModel, block_size: int) -> None:
+    def __init__(self, requests: RequestModel, block_size: int, may_swap: bool = False) -> None:
         self._requests = requests
         self._block_size = block_size
         self._scheduled: dict[Key, int] = {}  # behind the last planned position, for choices that have begun their epoch
         self._committed: dict[Key, int] = {}
         self._ahead: dict[Key, int] = {}  # tokens that plans in flight will sample
+        self._may_swap = may_swap
+        self._put_out: set[Key] = set()  # preempted, perhaps with their content kept in a swap pool
         self._forkable: set[tuple[str, int]] = set()  # lives whose prompt was covered but for its last position
         self._begun: dict[Key, int] = {}  # the last epoch of a choice that stood in a plan
         self._waiting: dict[Key, int] = {}  # choice -> overtakes since it began to wait
@@ -146,6 +148,8 @@ class SchedulerModel:
         if start == hits * self._block_size:
             return None
         facts = self._requests.live[key]
+        if key in self._put_out and not hits:
+            return None  # the cells that it reads show whether what came back is what went
         is_forked = key[1] > 0 and not hits and (key[0], key[2]) in self._forkable
         if is_forked and start == len(facts.request.prompt) - 1:
             return None
@@ -199,6 +203,8 @@ class SchedulerModel:
     def preempted(self, key: Key) -> None:
         self._in_a_row[key] = self._in_a_row.get(key, 0) + 1
         self.suspended(key)
+        if self._may_swap:
+            self._put_out.add(key)
 
     def suspended(self, key: Key) -> None:
         """Preempted, or restarted: it waits, and begins a new epoch later."""
@@ -236,6 +242,7 @@ class SchedulerModel:
         ):
             known.pop(key, None)
         self._acceptance.pop(key, None)
+        self._put_out.discard(key)
         life = key[0], key[2]
         if life in self._forkable and not any((other[0], other[2]) == life for other in self._requests.live):
             self._forkable.discard(life)

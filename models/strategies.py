@@ -35,9 +35,10 @@ def traits(caps_like: Caps | None = None) -> st.SearchStrategy[Traits]:
     """Any combination; what the target does not offer stays off."""
     has_choices = caps_like is None or caps_like.has_choices
     has_deadlines = caps_like is None or caps_like.has_deadlines
+    has_namespaces = caps_like is None or caps_like.has_namespaces
     return st.builds(
         Traits,
-        namespaces=st.booleans(),
+        namespaces=st.booleans() if has_namespaces else st.just(False),
         choices=st.booleans() if has_choices else st.just(False),
         deadlines=st.booleans() if has_deadlines else st.just(False),
         sampling=st.booleans(),
@@ -154,6 +155,10 @@ def refused_requests(caps: Caps, request_id: str) -> st.SearchStrategy[Request]:
         (Media("m0", 1, 2),),
         (Media("m0", 0, 0),),
     )
+    too_long = (
+        replace(plain, prompt=prompt(pool + 1, caps.vocab_size)),
+        replace(plain, prompt=prompt(pool, caps.vocab_size), sampling=SamplingParams(max_tokens=2)),
+    )[: 2 * caps.has_length_check]
     odd: tuple[dict[str, Any], ...] = (
         *({"deadline_s": late} for late in (float("inf"), float("nan"), float("-inf"))),
         *({"arrival_s": when} for when in (float("inf"), float("nan"))),
@@ -165,8 +170,7 @@ def refused_requests(caps: Caps, request_id: str) -> st.SearchStrategy[Request]:
         *(replace(plain, **fields) for fields in odd),
         *(replace(pair, media=items) for items in media),
         replace(plain, prompt=()),
-        replace(plain, prompt=prompt(pool + 1, caps.vocab_size)),
-        replace(plain, prompt=prompt(pool, caps.vocab_size), sampling=SamplingParams(max_tokens=2)),
+        *too_long,
         replace(plain, prompt=(caps.vocab_size,)),
         replace(plain, prompt=(0, -1)),
         replace(plain, adapter=Adapter("nobody", 1)),

@@ -6,8 +6,8 @@ asks for applies. Its choices come from one `random.Random(seed)` and never from
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf, nan
 from random import Random
 from typing import Any
@@ -53,10 +53,12 @@ class WalkShape:
     media_share: float = 0.1
     deadline_share: float = 0.05
     refused_share: float = 0.03
+    options: Mapping[str, Any] = field(default_factory=dict)  # of a target written by others
 
     def spec(self) -> dict[str, Any]:
         """How `models.build.world_from` builds this world."""
-        return {"target": self.target, "config": config_to(self.config), "hasher": self.hasher}
+        found: dict[str, Any] = {"target": self.target, "config": config_to(self.config), "hasher": self.hasher}
+        return found | {"options": dict(self.options)} if self.options else found
 
 
 def small_shape(depth: int = 0, **changes: Any) -> WalkShape:

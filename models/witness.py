@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine_under_test.types import DeclaredOrder, FinishReason, PlannedStep, Request, SequenceSnapshot
+from engine_under_test.types import DeclaredOrder, FinishReason, PlannedStep, Request, RowId, SequenceSnapshot
 from models.reach import Reach, is_diverging, is_reload, prompt_names, trap_names
 from properties.moment import Happening, Moment
 
@@ -45,6 +45,7 @@ class Witness:
         self.counts: Counter[str] = Counter()
         self._accepted: list[Request] = []
         self._forked: set[tuple[str, int, int]] = set()
+        self._put_out: set[RowId] = set()  # preempted, by the identity under which they come back
 
     def see(self, moment: Moment) -> None:
         """One moment. Happenings that are not counted are passed over."""
@@ -82,6 +83,8 @@ class Witness:
             is_above = len(request.prompt) > caps.num_blocks * caps.block_size
             self._count(Reach.PROMPT_ABOVE_POOL if is_above else Reach.REFUSED_OTHERWISE)
             return
+        longest = len(request.prompt) + request.sampling.max_tokens - 1
+        self._count(Reach.OUTGREW, longest > caps.num_blocks * caps.block_size)
         for name in prompt_names(len(request.prompt), caps.block_size, caps.max_tokens_per_step):
             self._count(name)
         self._count(Reach.REUSED_IDENTIFIER, any(other.request_id == request.request_id for other in self._accepted))
@@ -125,10 +128,15 @@ class Witness:
 
     def _plan(self, moment: Moment, step: PlannedStep) -> None:
         plan, caps = step.plan, moment.caps
+        self._put_out.update(row._replace(epoch=row.epoch + 1) for row in step.preempted)
         self._count(Reach.DEPTH_ONE, len(moment.before.plans) == 1)
         self._count(Reach.DEPTH_TWO, len(moment.before.plans) == 2)
         for row, request in enumerate(plan.requests):
             num_cached = len(plan.hit_blocks[row]) * caps.block_size
+            if plan.row_id(row) in self._put_out:
+                self._put_out.discard(plan.row_id(row))
+                is_swapped = plan.starts[row] > num_cached
+                self._count(Reach.RESUMED_SWAPPED if is_swapped else Reach.RESUMED_ANEW)
             if num_cached and plan.epochs[row] == 0:
                 earlier = [other for other in self._accepted if other is not request]
                 self._count(Reach.DIVERGING_HIT, is_diverging(request, num_cached, earlier, caps))

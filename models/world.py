@@ -10,12 +10,13 @@ import gc
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import cast
 
 from engine_under_test.adapters.base import Target, TransactionalTarget
 from engine_under_test.errors import RunnerError
 from engine_under_test.seams import Hasher
-from engine_under_test.types import Admission, EventKind, Snapshot
+from engine_under_test.types import Admission, Caps, EventKind, Snapshot
 from models.device import Device, Flight
 from models.facts import ModelFacts
 from models.judging import CheckerCrashed
@@ -29,6 +30,11 @@ from properties.verdict import Violation
 
 _ALLOCATIONS = 50_000  # between two collections of the youngest objects
 _PAST_RESULTS = 64
+
+
+def caps_of_store(caps: Caps) -> Caps:
+    """For a device: a swap pool's blocks lie in the store behind the others."""
+    return replace(caps, num_blocks=caps.num_blocks + caps.num_host_blocks) if caps.num_host_blocks else caps
 
 
 @contextmanager
@@ -65,10 +71,10 @@ class World:
         self.history = History({"target": caps.name, "has_events": caps.has_events})
         self.ops = 0
         self.noops = 0
-        self.facts = ModelFacts(caps, hasher)
+        self.facts = ModelFacts(caps, hasher if caps.has_documented_keys else None)
         self._watch = Watch(target, self.facts, self.history, predicates, on_moment)
         self._more = cast("TransactionalTarget", target)  # called only where the caps say so
-        self.device = self._device = Device(caps) if device is None else device
+        self.device = self._device = Device(caps_of_store(caps)) if device is None else device
         self._watch.orders = self._device.orders
         self._admission: Admission | None = None
         self._flights: list[Flight] = []  # launched, neither committed nor lost

@@ -127,7 +127,7 @@ def _preempts(caps: Caps) -> bool:
 
 
 PREDICATES: Final[tuple[Predicate, ...]] = (
-    predicate("SC-2", running_choices_have_seats, Happening.PLANNED),
+    predicate("SC-2", running_choices_have_seats, Happening.PLANNED, is_observable=lambda caps: caps.has_running_bound),
     predicate(
         "SC-9",
         nobody_is_preempted_needlessly,

@@ -133,6 +133,7 @@ def a_drained_target_holds_nothing(moment: Moment) -> Violation | None:
         ("unsettled plans", after.unsettled),
         ("quarantined blocks", sorted(after.quarantined)),
         ("pinned blocks", after.pinned),
+        ("blocks of the swap pool", after.host_blocks),
     )
     for what, left in leftovers:
         if left:
