@@ -1,4 +1,4 @@
-"""Protocols of everything undetermined; no defaults, no torch. `Transport` and `RankGroup` will join here.
+"""Protocols of everything undetermined; no defaults, no torch. `RankGroup` will join here.
 
 Real defaults live beside what uses them. A test hands in a two-bit hash, a device whose fences are held, a gate that
 refuses the k-th block, a clock that it moves by hand. The engine never asks whether it is being tested.
@@ -131,3 +131,31 @@ class StreamDevice(Device, Protocol):
 
     def host_touches(self, reads: Iterable[Page] = (), writes: Iterable[Page] = ()) -> None:
         """The host is about to read and to write these pages itself. Nothing happens but that whoever watches is told."""
+
+
+class Transport(Protocol):
+    """Whole messages to and from one peer; never blocks. Between two calls of `poll` nothing that it shows changes.
+
+    Within one connection messages arrive in order, none twice. When a connection ends, any of the last ones sent may be lost,
+    and nothing of it arrives any more.
+    """
+
+    def poll(self) -> None:
+        """Lets bytes move, connections come and go."""
+
+    @property
+    def connection(self) -> int | None:
+        """The number of the present connection, higher than any before; None while there is none."""
+
+    @property
+    def is_congested(self) -> bool:
+        """True while so much waits to be sent that bulk data should wait too. Small messages are taken nevertheless."""
+
+    def send(self, message: bytes) -> None:
+        """Puts a message on its way over the present connection; without one it is lost."""
+
+    def receive(self) -> Sequence[bytes]:
+        """What has arrived over the present connection since the last call."""
+
+    def close(self, reason: str) -> None:
+        """Ends the present connection at once; a new one may come with a later `poll`."""
