@@ -20,6 +20,7 @@ from engine_under_test.errors import BadInput
 from engine_under_test.types import Caps, DeclaredOrder, ReferenceModel, VictimSet
 from properties.checkers import CHECKERS
 from properties.invariants import ALL, CATALOGUE, MOST_DANGEROUS, Predicate, is_most_dangerous
+from properties.invariants.transfers import TRANSFER_SENTENCES
 from properties.moment import Happening
 from properties.streamed_text import TEXT_SENTENCES
 
@@ -148,7 +149,8 @@ def _head() -> list[str]:
         "",
         "- A *predicate* judges one moment of a run (`properties/invariants/`), a *checker* a whole run from its history",
         "  (`properties/checkers.py`), a *text sentence* a choice as the reader of its streamed text saw it",
-        "  (`properties/streamed_text.py`).",
+        "  (`properties/streamed_text.py`), a *transfer sentence* an instant of KV transfers, seen at both ends",
+        "  (`properties/invariants/transfers.py`).",
         "- *Observable where* says what a target must have for a predicate to see anything. Elsewhere the invariant is *not",
         "  observable* for that target, which is never the same as passed.",
         "- *Suites* are those that evaluated the identifier in the gate run that was recorded last.",
@@ -181,7 +183,7 @@ def _unproven(kills: Names) -> list[str]:
 
 def _unjudged() -> list[str]:
     judged = {predicate.identifier for predicate in ALL} | {checker.identifier for checker in CHECKERS}
-    judged |= {each.identifier for each in TEXT_SENTENCES}
+    judged |= {each.identifier for each in (*TEXT_SENTENCES, *TRANSFER_SENTENCES)}
     left = [f"{entry.identifier} {entry.name}" for entry in CATALOGUE.values() if entry.identifier not in judged]
     told = (
         "Nothing in `properties/` judges these; what they speak of is judged by statistics or reference models, or joins later:"
@@ -195,7 +197,8 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
     predicates = [predicate for predicate in ALL if predicate.identifier == identifier]
     checkers = [checker for checker in CHECKERS if checker.identifier == identifier]
     of_texts = [each for each in TEXT_SENTENCES if each.identifier == identifier]
-    if not (predicates or checkers or of_texts):
+    of_transfers = [each for each in TRANSFER_SENTENCES if each.identifier == identifier]
+    if not (predicates or checkers or of_texts or of_transfers):
         suites = evaluated.get(identifier, ())
         if suites:  # by comparison with a reference, or by a statistical test
             told = f"Judged by the suites themselves: {_listed(suites)}. Kills: {_listed(kills.get(identifier, ()))}."
@@ -211,6 +214,9 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
         yield f"| {checker.sentence} | whole run | {where} | `properties/checkers.py` |"
     for each in of_texts:
         yield f"| {each.sentence} | each streamed choice | has a text front | `properties/streamed_text.py` |"
+    for each in of_transfers:
+        source = "`properties/invariants/transfers.py`"
+        yield f"| {each.sentence} | each instant of a transfer | has a connector | {source} |"
     yield ""
     yield f"Suites: {_listed(evaluated.get(identifier, ()))}. Kills: {_listed(kills.get(identifier, ()))}."
     yield ""
