@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -321,3 +323,13 @@ def test_limits_that_can_not_work_are_refused() -> None:
         replace(LIMITS, window_bytes=BLOCK_BYTES - 1)
     with pytest.raises(ConfigError, match="max_blocks"):
         replace(LIMITS, max_blocks=0)
+
+
+def test_the_engine_imports_nothing_of_distributed() -> None:
+    """A connector is an extra: who has none needs none of its libraries."""
+    code = (
+        "import sys, engine_under_test; "
+        "print([name for name in sys.modules if name in ('msgpack', 'xxhash') or '.distributed' in name])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
