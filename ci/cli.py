@@ -19,6 +19,7 @@ import click
 from ci.chaos_command import chaos
 from ci.ending import READER_LEFT, ReaderLeft, in_words, leave_readers, raise_on_sigterm, readers_may_leave
 from ci.generate_command import generate
+from ci.kv_store_command import kv_store
 from ci.model_command import fetch_for_suites, model
 from engine_under_test.errors import AssayError, BadInput, ConfigError
 
@@ -218,6 +219,7 @@ def bench(what: str, *, as_json: bool) -> None:
 
 assay.add_command(generate)
 assay.add_command(chaos)
+assay.add_command(kv_store)
 assay.add_command(model)
 
 

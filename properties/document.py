@@ -183,7 +183,8 @@ def _unproven(kills: Names) -> list[str]:
 
 def _unjudged() -> list[str]:
     judged = {predicate.identifier for predicate in ALL} | {checker.identifier for checker in CHECKERS}
-    judged |= {each.identifier for each in (*TEXT_SENTENCES, *TRANSFER_SENTENCES)}
+    judged |= {each.identifier for each in TEXT_SENTENCES}
+    judged |= {sentence.identifier for sentence in TRANSFER_SENTENCES}
     left = [f"{entry.identifier} {entry.name}" for entry in CATALOGUE.values() if entry.identifier not in judged]
     told = (
         "Nothing in `properties/` judges these; what they speak of is judged by statistics or reference models, or joins later:"
@@ -214,9 +215,9 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
         yield f"| {checker.sentence} | whole run | {where} | `properties/checkers.py` |"
     for each in of_texts:
         yield f"| {each.sentence} | each streamed choice | has a text front | `properties/streamed_text.py` |"
-    for each in of_transfers:
+    for sentence in of_transfers:
         source = "`properties/invariants/transfers.py`"
-        yield f"| {each.sentence} | each instant of a transfer | has a connector | {source} |"
+        yield f"| {sentence.sentence} | each instant of a transfer | has a connector | {source} |"
     yield ""
     yield f"Suites: {_listed(evaluated.get(identifier, ()))}. Kills: {_listed(kills.get(identifier, ()))}."
     yield ""

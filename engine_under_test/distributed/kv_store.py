@@ -35,6 +35,7 @@ from engine_under_test.seams import Clock
 _GREETING_BYTES: Final = 256  # no message of a handshake is longer
 _OVERHEAD_BYTES: Final = 1024  # of a message around a block
 _WRITE_BUFFER_BYTES: Final = 256 << 10
+_REASONS: Final = 64
 LEAST_TOKEN_BYTES: Final = 16
 
 
@@ -84,11 +85,14 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(slots=True)
 class StoreStats:
-    """``faults``: connections ended by the store, by reason."""
+    """``faults``: connections ended by the store, by reason; peers choose the words, so there are only so many."""
 
     accepted: int = 0
     turned_away: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+
+    def count(self, reason: str) -> None:
+        self.faults[reason if reason in self.faults or len(self.faults) < _REASONS else "another reason"] += 1
 
 
 class KvStore:
@@ -172,6 +176,7 @@ class Connection(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WRITE_BUFFER_BYTES)
         if not self._store.admit(self):
             transport.abort()
 
@@ -246,7 +251,7 @@ class Connection(asyncio.Protocol):
 
     def _fault(self, text: str) -> None:
         """Says why, as far as the peer can still hear it, and ends the connection."""
-        self._store.stats.faults[text] += 1
+        self._store.stats.count(text)
         if self._transport is not None and not self._transport.is_closing() and self._stalled_at is None:
             self._transport.write(self._writer.frame(self.session.fault(text)))
         self._store.connections.pop(self, None)
@@ -264,12 +269,12 @@ class _Monotonic:
         return time.monotonic()
 
 
-def run_store(config: ServerConfig, say: Callable[[str], None], *, until_eof: bool = False) -> StoreStats:
+def run_store(config: ServerConfig, say: Callable[[tuple[str, int]], None], *, until_eof: bool = False) -> StoreStats:
     """Serves until SIGINT or SIGTERM, or with `until_eof` until standard input ends: it dies with whoever started it."""
     return asyncio.run(_run(config, say, until_eof))
 
 
-async def _run(config: ServerConfig, say: Callable[[str], None], until_eof: bool) -> StoreStats:
+async def _run(config: ServerConfig, say: Callable[[tuple[str, int]], None], until_eof: bool) -> StoreStats:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for sign in (signal.SIGINT, signal.SIGTERM):
@@ -279,8 +284,7 @@ async def _run(config: ServerConfig, say: Callable[[str], None], until_eof: bool
         loop.add_reader(standard_input, lambda: None if os.read(standard_input, 4096) else ended.set())
     store = KvStore(config)
     await store.start()
-    host, port = store.address
-    say(f"kv-store listens on {host}:{port}")
+    say(store.address)
     await ended.wait()
     await store.close()
     return store.stats

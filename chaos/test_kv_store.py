@@ -1,0 +1,213 @@
+"""A KV store over real sockets: it serves, and what hostile or broken peers do costs them their connection and nothing else.
+
+Some hundreds of hostile connections; for 100000 of each kind: `python -m chaos.hostile_peers --connections 100000`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from chaos.hostile_peers import KINDS, TOKEN, GoodEngine, Kind, Peer, attack
+from engine_under_test.distributed import messages as m
+from engine_under_test.distributed.kv_store import KvStore, ServerConfig
+from engine_under_test.distributed.protocol import VERSION
+from engine_under_test.distributed.store_session import StoreLimits
+from engine_under_test.errors import ConfigError
+from properties.kv_world import HandClock
+
+_PATIENCE_S = 10.0
+LIMITS = StoreLimits(max_block_bytes=4096, window_bytes=16384, max_staged_bytes=1 << 16, lease_s=10.0, abort_grace_s=5.0)
+
+
+class SystemClock:
+    def now(self) -> float:
+        return time.monotonic()
+
+
+class Running:
+    """A store in a thread of its own, on a clock that the test moves."""
+
+    def __init__(self, max_connections: int = 100) -> None:
+        self.clock = HandClock()
+        self.config = ServerConfig(
+            token=TOKEN,
+            capacity_bytes=1 << 20,
+            max_connections=max_connections,
+            handshake_s=5.0,
+            frame_s=30.0,
+            tick_s=0.01,
+            limits=LIMITS,
+        )
+        self._is_started, self._loop = threading.Event(), asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._is_started.wait(_PATIENCE_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self.store = KvStore(self.config, self.clock)
+        self._loop.run_until_complete(self.store.start())
+        self.address = self.store.address
+        self._is_started.set()
+        self._loop.run_forever()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.store.close(), self._loop).result(_PATIENCE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE_S)
+        self._loop.close()
+
+    def until(self, is_true: Callable[[], bool], what: str) -> None:
+        ends = time.monotonic() + _PATIENCE_S
+        while not is_true():
+            assert time.monotonic() < ends, f"{what}: not within {_PATIENCE_S} s ({self.store.stats})"
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    found = Running()
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_hostile_peer_costs_its_connection_and_nothing_else(running: Running, kind: Kind) -> None:
+    good = GoodEngine(running.address, SystemClock())
+    good.go_round()
+    outcome = attack(running.address, kind, 40, seed=1, good=good)
+    good.go_round()
+    assert (outcome.connections, outcome.not_ended) == (40, 0), outcome
+    running.until(lambda: len(running.store.connections) == 1, "only the good engine is left")
+    pool = running.store.pool
+    assert not pool.pinned
+    assert len(pool) == 8, "what the good engine stored, and nothing of the others"
+    if kind.ends:
+        assert sum(running.store.stats.faults.values()) == 40
+    good.transport.close("the end")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.ends], ids=lambda kind: kind.name)
+def test_a_peer_that_takes_its_time_is_ended_when_it_is_up(running: Running, kind: Kind) -> None:
+    good = GoodEngine(running.address, SystemClock())
+    good.go_round()
+    good.transport.close("only what it stored stays")
+    running.until(lambda: not running.store.connections, "the good engine is gone")
+    peer = Peer(running.address)
+    kind.attack(peer, random.Random(1))
+    running.until(lambda: len(running.store.connections) == 1, "it is there")
+    for _ in range(8):  # 5 s for a greeting, 30 s for a frame, 10 + 5 s for a transfer that stands still
+        running.clock.time += 5.0
+        time.sleep(0.05)
+    assert peer.is_ended()
+    running.until(lambda: not running.store.connections, "it is gone")
+    assert not running.store.pool.pinned
+    peer.close()
+
+
+def test_a_full_store_drops_strangers_first() -> None:
+    running = Running(max_connections=20)
+    good = GoodEngine(running.address, SystemClock())
+    good.go_round()
+    crowd = [Peer(running.address) for _ in range(60)]
+    late = GoodEngine(running.address, SystemClock())
+    late.go_round()
+    good.go_round()
+    running.until(lambda: len(running.store.connections) <= 20, "no more than allowed")
+    assert running.store.stats.turned_away >= 40
+    for peer in crowd:
+        peer.close()
+    for engine in (good, late):
+        engine.transport.close("the end")
+    running.close()
+
+
+def test_a_peer_that_does_not_read_is_not_read_from(running: Running) -> None:
+    """Its loads are granted everything and taken by nobody: the store holds a write buffer, not all that was asked for."""
+    good = GoodEngine(running.address, SystemClock())
+    good.go_round()
+    peer = Peer(running.address, receive_bytes=4096)
+    peer.greet()
+    keys = tuple(b"good %d" % number for number in range(8))
+    peer.socket.settimeout(0.2)
+    with contextlib.suppress(OSError):  # the socket is full
+        for number in range(1, 10000):
+            peer.say(m.Open(number, False, 4096, keys))
+            peer.say(m.Credit(number, 8 * 4096))
+    good.go_round()
+    (connection,) = [each for each in running.store.connections if each._stalled_at is not None]
+    assert connection._transport is not None
+    assert connection._transport.get_write_buffer_size() < 1 << 20
+    running.clock.time += 31.0
+    running.until(lambda: connection not in running.store.connections, "ended for not reading")
+    assert not running.store.pool.pinned
+    peer.close()
+
+
+def test_the_last_word_says_why(running: Running) -> None:
+    peer = Peer(running.address)
+    peer.say(m.Hello(VERSION + 1, bytes(16), 0))
+    found = peer.hear()
+    assert isinstance(found, m.Fault)
+    assert f"version {VERSION} of the protocol" in found.text
+    peer.close()
+
+
+def test_without_a_token_the_store_stays_on_loopback() -> None:
+    for host in ("0.0.0.0", "::", "10.0.0.1", "a-name"):
+        with pytest.raises(ConfigError, match="listens on loopback only"):
+            ServerConfig(host)
+        assert ServerConfig(host, token=TOKEN).host == host
+    for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
+        assert ServerConfig(host).host == host
+    with pytest.raises(ConfigError, match="at least 16 bytes"):
+        ServerConfig(token=b"short")
+
+
+def _started(*flags: str) -> tuple[subprocess.Popen[str], tuple[str, int]]:
+    command = [sys.executable, "-m", "ci", "kv-store", "--json", *flags]
+    environment = {**os.environ, "ASSAY_KV_TOKEN": TOKEN.decode()}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+    assert process.stdout is not None
+    found = json.loads(process.stdout.readline())
+    return process, (found["host"], found["port"])
+
+
+def test_a_store_that_was_killed_is_found_again_and_filled_anew() -> None:
+    """The engine computes meanwhile; its stores go on where the next process listens."""
+    process, address = _started()
+    good = GoodEngine(address, SystemClock())
+    good.go_round()
+    process.kill()
+    process.communicate(timeout=_PATIENCE_S)
+    good.until(lambda: good.transport.connection is None)
+    assert good.connector.ask("while it is dead", good.keys) is None
+    process, _ = _started("--listen", f"127.0.0.1:{address[1]}")
+    good.connector.counters.connections_lost = 0
+    good.go_round()
+    good.transport.close("the end")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 0
+    assert json.loads(out)["accepted"] >= 1
+
+
+def test_a_store_dies_with_whoever_started_it() -> None:
+    process, _ = _started("--until-eof")
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(_PATIENCE_S) == 0
+    assert process.stdout is not None
+    process.stdout.close()
