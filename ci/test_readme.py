@@ -9,7 +9,7 @@ from ci.tree import ROOT
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^    assay (\w+)", TEXT, re.MULTILINE)
+COMMANDS = re.findall(r"^    assay ([\w-]+)", TEXT, re.MULTILINE)
 
 
 def test_it_says_where_the_command_lies_before_the_first_line_that_uses_it() -> None:
