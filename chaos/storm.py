@@ -17,9 +17,9 @@ from engine_under_test.execution.schedule import Chance, Chooser, Delays, Priori
 from models.walk import WalkShape, large_shape, priority_shape, small_shape, walk_ops
 from properties.op import Op, OpKind
 
-NUM_OPS = 200
+NUM_OPS = 440  # of the workload: at least 150 steps of the engine
 PCT_DEPTH = 3
-PCT_STEPS = 4000  # of the device and of the host while something could run; a storm has fewer (seen: at most 2,700)
+PCT_STEPS = 2500  # of the device and of the host while something could run; a storm has fewer (a test says so)
 _NEVER = 10**9
 
 SHAPES: dict[str, WalkShape] = {

@@ -21,7 +21,7 @@ from properties.op import OpKind
 from properties.suite import CheckResult, Failure, Figure, Label, Profile, Suite, SuiteContext
 from properties.verdict import Verdict
 
-_STORMS = {Profile.QUICK: 3, Profile.PR: 36, Profile.NIGHTLY: 4000}
+_STORMS = {Profile.QUICK: 3, Profile.PR: 24, Profile.NIGHTLY: 4000}
 _DEVICE_OPS = {Profile.QUICK: 4_000, Profile.PR: 100_000, Profile.NIGHTLY: 1_000_000}
 _FAULTS_FLOOR = {Profile.QUICK: 0, Profile.PR: 3, Profile.NIGHTLY: 300}  # of each kind, storms in which it is active
 _RACE_CHECKS = tuple(each for each in ALL if {"races", "misdeclared"}.intersection(each.needs))
@@ -65,6 +65,7 @@ class _Sums:
         self.reached.update(f"storms with {kind}" for kind in run.storm.plan.active)
         late = sum(choice.delay >= 2 * TURN or choice.late > 0 for op in run.ops for choice in op.choices)
         self.reached["operations that ran or were seen late"] += late
+        self.reached["steps"] += world.checked_steps
 
 
 def run_storms(context: SuiteContext) -> CheckResult:

@@ -1,4 +1,4 @@
-"""Speed against absolute floors: `assay bench walk`, `scheduler`, `engine`, `attention`.
+"""Speed against absolute floors: `assay bench walk`, `scheduler`, `engine`, `attention`, `storm`.
 
 Here: what is measured, the floors, the calibration that scales them to the machine. Not here: profilers, or any judgement of
 correctness. Start reading at `bench.py`.
