@@ -28,7 +28,6 @@ from properties.moment import Happening, Moment
 from properties.op import Op, OpKind
 from properties.verdict import Violation
 
-_ALLOCATIONS = 50_000  # between two collections of the youngest objects
 _PAST_RESULTS = 64
 
 
@@ -38,15 +37,16 @@ def caps_of_store(caps: Caps) -> Caps:
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
-    """Meanwhile the interpreter looks for cyclic garbage seldom: a run makes hardly any, and the history keeps nearly all of
-    what it would go through."""
-    threshold = gc.get_threshold()
-    gc.set_threshold(max(threshold[0], _ALLOCATIONS) if threshold[0] else 0, *threshold[1:])
+def no_collections() -> Iterator[None]:
+    """Meanwhile the interpreter does not look for cyclic garbage: a run makes hardly any, and the history keeps nearly all of
+    what every look would go through."""
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        gc.set_threshold(*threshold)
+        if was_enabled:
+            gc.enable()
 
 
 class World:
@@ -129,7 +129,7 @@ class World:
 
     def run(self, ops: Iterable[Op]) -> None:
         """Applies ops up to the first violation."""
-        with rare_collections():
+        with no_collections():
             for op in ops:
                 self.apply(op)
                 if self._watch.violation is not None:

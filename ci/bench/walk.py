@@ -19,7 +19,7 @@ from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.types import PlannedStep
 from models.build import hasher_of, target_from
 from models.walk import WalkShape, large_shape, small_shape, walk_ops
-from models.world import World, rare_collections
+from models.world import World, no_collections
 from properties.op import Op
 from properties.suite import Figure, Label
 
@@ -57,7 +57,7 @@ def timed_run(shape: WalkShape, ops: Sequence[Op]) -> tuple[int, float, float]:
     world = World(target_from(shape.spec()), hasher=hasher_of(shape.spec()))
     bare = BareRun(shape)
     checked_s = bare_s = 0.0
-    with rare_collections():  # as in one long run of a World, not anew for each chunk
+    with no_collections():  # as in one long run of a World, not anew for each chunk
         for chunk, its_calls in zip(chunks, calls, strict=True):
             began = time.process_time()
             world.run(chunk)
