@@ -116,6 +116,9 @@ def block_states(snapshot: Snapshot) -> dict[int, str]:
         states.setdefault(block, []).append("cached" if block in snapshot.cached else "empty")
     for block in set(snapshot.pinned):
         states.setdefault(block, []).append("pinned")
+    for block in snapshot.cached:
+        if not states.get(block):  # evicted on demand: it stands in no queue
+            states.setdefault(block, []).append("cached")
     return {block: " + ".join(words) or "nowhere" for block, words in sorted(states.items())}
 
 

@@ -101,6 +101,8 @@ def _driven(spec: Spec, ops: Iterable[Op]) -> Tally:
     driver.run(ops)
     driver.judge_history()
     tally.add(driver)
+    if tally.failure is not None:  # what broke had been reached
+        tally.reached.update(driver.reached()[0])
     return tally
 
 
@@ -131,19 +133,17 @@ def _shrunk(seed: str, story: Story, family: Family, context: SuiteContext) -> F
 
     def run(spec: Any, ops: Sequence[Op]) -> Violation | None:
         """A smaller world must not turn a request that fits into one that does not: that breaks in a way of its own."""
-        if not family.outgrows and not _fits(spec, ops):
+        try:
+            caps = target_from(spec).caps
+        except BadInput:  # a world that this target does not have
             return None
-        return run_and_check(spec, ops)
+        return run_and_check(spec, ops) if family.outgrows or _fits(caps, ops) else None
 
     shrunk = shrink_world(spec, ops, violation, run=run, max_seconds=context.shrink_s)
     return Failure(shrunk.violation, seed, shrunk.spec, shrunk.ops, len(ops))
 
 
-def _fits(spec: Spec, ops: Iterable[Op]) -> bool:
-    try:
-        caps: Caps = target_from(spec).caps
-    except BadInput:
-        return False
+def _fits(caps: Caps, ops: Iterable[Op]) -> bool:
     pool = caps.num_blocks * caps.block_size
     requests = [op.request for op in ops if op.request is not None]
     return all(len(request.prompt) + request.sampling.max_tokens - 1 <= pool for request in requests)
