@@ -4,6 +4,7 @@ AssayError
 ├── ConfigError          a configuration that can not work, found before anything is built
 ├── OutOfBlocks          a reservation was refused; nothing was taken (KV-12)
 ├── RunnerError          a step failed on the device; its plan is abandoned
+├── RankLost             a rank is gone, and with it all that the ranks hold; their group and the engine begin anew
 ├── ProtocolError        a verb called out of turn, or a result that is not what its plan asked for
 └── BadInput             a file, flag or line that a person gave; ends a command with exit code 64
 
@@ -31,6 +32,17 @@ class RunnerError(AssayError):
     def __init__(self, message: str, rows: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.rows = rows
+
+
+class RankLost(AssayError):
+    """A rank died, froze or disagrees. Not a `RunnerError`: no plan can be tried again before the group has begun anew.
+
+    ``rows``: the plans that were lost with it, with the number of rows of each.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.rows: dict[int, int] = {}
 
 
 class ProtocolError(AssayError):

@@ -1,4 +1,4 @@
-"""Protocols of everything undetermined; no defaults, no torch. `RankGroup` will join here.
+"""Protocols of everything undetermined; no defaults, no torch.
 
 Real defaults live beside what uses them. A test hands in a two-bit hash, a device whose fences are held, a gate that
 refuses the k-th block, a clock that it moves by hand. The engine never asks whether it is being tested.
@@ -159,3 +159,17 @@ class Transport(Protocol):
 
     def close(self, reason: str) -> None:
         """Ends the present connection at once; a new one may come with a later `poll`."""
+
+
+class RankGroup(Protocol):
+    """Ranks that compute as one runner, and that die as one: when one of them is lost, all are ended."""
+
+    @property
+    def generation(self) -> int:
+        """How often the group has begun, from 1."""
+
+    def restart(self) -> None:
+        """Ends whatever is left and begins anew, with an empty store. RankLost if it does not come up."""
+
+    def close(self) -> None:
+        """Ends every rank, for good: whatever is launched from now on is refused with a RunnerError."""

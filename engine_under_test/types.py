@@ -517,3 +517,32 @@ class Caps:
     has_namespaces: bool = True  # tenants, salts, adapters and media separate what the prefix cache shares
     has_length_check: bool = True  # what can never fit is refused at the door
     has_running_bound: bool = True  # `max_num_seqs` bounds who runs, not only the rows of a plan
+
+
+class RankEventKind(StrEnum):
+    """What a driver of ranks saw. The comment names the columns of `RankEvent` that are set, but for generation and at_s."""
+
+    JOINED = "joined"  # rank, pool, window
+    SENT = "sent"  # sequence, plan, rows: to all ranks
+    EXECUTED = "executed"  # rank, sequence, plan, rows, collectives; reason if the step was refused
+    STRUCK = "struck"  # rank, reason; bound_s: within which it must be noticed. Told by whoever struck, or is about to
+    LOST = "lost"  # rank, reason: the group is broken, all of its ranks are ended
+    RESTARTED = "restarted"  # the new generation
+    CLOSED = "closed"  # for good
+
+
+class RankEvent(NamedTuple):
+    """One step in the life of a group of ranks. ``pool``: blocks and block size; ``window``: see `RankConfig`."""
+
+    kind: RankEventKind
+    generation: int
+    at_s: float
+    rank: int | None = None
+    sequence: int = 0
+    plan_id: int | None = None
+    rows: tuple[RowId, ...] = ()
+    collectives: tuple[str, ...] = ()
+    pool: tuple[int, int] = (0, 0)
+    window: int = 0
+    bound_s: float = 0.0
+    reason: str = ""

@@ -8,6 +8,7 @@ they are; they become JSON only when somebody writes the file, so that a record 
     {"event": ...} {"output": ...}              what the target told
     {"landing": ...}                            a plan executed and handed in, with the noise addresses that it drew
     {"counters": ...} {"violation": ...}
+    {"rank": ...}                               what a driver of ranks saw
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from engine_under_test.errors import BadInput
-from engine_under_test.types import Admission, Counters, Event, EventKind, FinishReason, Output, RefusalReason, RowId
+from engine_under_test.types import (
+    Admission,
+    Counters,
+    Event,
+    EventKind,
+    FinishReason,
+    Output,
+    RankEvent,
+    RankEventKind,
+    RefusalReason,
+    RowId,
+)
 from properties.moment import NoiseAddress
 from properties.op import Op
 from properties.verdict import Violation
@@ -47,7 +59,7 @@ class Landing(NamedTuple):
     addresses: tuple[NoiseAddress, ...] = ()
 
 
-Record = OpRecord | Event | Output | Landing | Counters | Violation
+Record = OpRecord | Event | Output | Landing | Counters | Violation | RankEvent
 
 
 @dataclass(slots=True)
@@ -304,6 +316,33 @@ def _read_violation(data: Mapping[str, Any]) -> Violation:
     return Violation(**columns)
 
 
+def _write_rank(event: RankEvent) -> dict[str, Any]:
+    found: dict[str, Any] = {"rank": event.kind.value, "generation": event.generation, "at": event.at_s}
+    if event.rank is not None:
+        found["who"] = event.rank
+    for name in _RANK_COLUMNS:
+        value = getattr(event, name)
+        if value != RankEvent._field_defaults[name]:
+            found[name] = [list(row) for row in value] if name == "rows" else value
+    return found
+
+
+def _read_rank(data: Mapping[str, Any]) -> RankEvent:
+    rest: dict[str, Any] = {name: data[name] for name in _RANK_COLUMNS if name in data}
+    for name, reader in (("rows", _row_id), ("collectives", str), ("pool", int)):
+        if name in rest:
+            rest[name] = tuple(reader(each) for each in rest[name])
+    rank = data.get("who")
+    return RankEvent(
+        RankEventKind(data["rank"]),
+        _is(data["generation"], int),
+        float(data["at"]),
+        None if rank is None else _is(rank, int),
+        **rest,
+    )
+
+
+_RANK_COLUMNS: Final = ("sequence", "plan_id", "rows", "collectives", "pool", "window", "bound_s", "reason")
 _WRITERS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
     OpRecord: _write_op,
     Event: _write_event,
@@ -311,6 +350,7 @@ _WRITERS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
     Landing: _write_landing,
     Counters: _write_counters,
     Violation: _write_violation,
+    RankEvent: _write_rank,
 }
 _READERS: Final[dict[str, Callable[[Mapping[str, Any]], Record]]] = {
     "op": _read_op,
@@ -319,4 +359,5 @@ _READERS: Final[dict[str, Callable[[Mapping[str, Any]], Record]]] = {
     "landing": _read_landing,
     "counters": _read_counters,
     "violation": _read_violation,
+    "rank": _read_rank,
 }

@@ -37,7 +37,7 @@ _LAUNCHES_REMEMBERED = 256
 Tables = Sequence[tuple[int, ...]]
 
 
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """The rows of a plan, in columns, as far as they do not depend on the store."""
 
     ends: list[int]  # start + n
@@ -106,7 +106,7 @@ class FingerprintRunner:
         begins.pop()
         names = [request.request_id for request in plan.requests]
         ids = tuple(map(_ROW_ID, zip(names, plan.choices, plan.incarnations, plan.epochs, strict=True)))
-        rows = _Rows(ends, blocks, begins, ids, tuple(compress(range(len(ends)), plan.samples)))
+        rows = Rows(ends, blocks, begins, ids, tuple(compress(range(len(ends)), plan.samples)))
         launch = FingerprintLaunch(plan, self._device, ids, tuple(accumulate(ends)))
         before, last = self._ops(reservation, blocks)
         launch.put(self._streams, before, last, (plan, reservation, rows), self._run)
@@ -189,7 +189,7 @@ class FingerprintRunner:
         for source, target, num_slots in copies:
             self._blocks[target, :num_slots] = self._blocks[source, :num_slots]
 
-    def _run(self, inputs: tuple[Plan, Reservation, _Rows]) -> Outcome:
+    def _run(self, inputs: tuple[Plan, Reservation, Rows]) -> Outcome:
         """The rows of one plan. An error belongs to this launch alone, so it is kept for `result`."""
         plan, reservation, rows = inputs
         try:
@@ -208,7 +208,7 @@ class FingerprintRunner:
         self._sampled.append(sampled)
         return Outcome(tuple(emitted), None, read)
 
-    def _compute(self, plan: Plan, reservation: Reservation, rows: _Rows) -> list[law.Words]:
+    def _compute(self, plan: Plan, reservation: Reservation, rows: Rows) -> list[law.Words]:
         """Writes layer one, reads it through the tables, writes layer two, reads both: the cells read by each row."""
         words, slots = self._words, reservation.slots
         computed = self._layer_one_of(plan, rows)
@@ -223,7 +223,7 @@ class FingerprintRunner:
         """The words of these blocks one after the other, as they stand now."""
         return np.frombuffer(b"".join(map(self._block_bytes.__getitem__, blocks)), np.uint64)
 
-    def _running_sums(self, plan: Plan, rows: _Rows) -> list[int]:
+    def _running_sums(self, plan: Plan, rows: Rows) -> list[int]:
         """The sum of layer one, as read, up to and with each position that the plan computes.
 
         All rows at once: what stands in front of a row in the running sum is taken off again, whatever it is.
@@ -242,7 +242,7 @@ class FingerprintRunner:
         found: list[int] = (sums.take(last) - sums.take(list(before))).tolist()
         return found
 
-    def _layer_one_of(self, plan: Plan, rows: _Rows) -> list[int]:
+    def _layer_one_of(self, plan: Plan, rows: Rows) -> list[int]:
         """Layer one of each position that the plan computes, row after row."""
         starts, nums = plan.starts, plan.num_tokens
         is_single = sum(nums) == len(nums)
@@ -258,7 +258,7 @@ class FingerprintRunner:
             media = np.concatenate([law.media_words(request.media, start, num) for request, start, num in columns]).tolist()
         return list(map(law.layer_one, positions, tokens, adapters, media))
 
-    def _input_tokens(self, plan: Plan, rows: _Rows) -> list[int]:
+    def _input_tokens(self, plan: Plan, rows: Rows) -> list[int]:
         """The tokens that the plan computes on, with those that were in flight at its launch in their places."""
         tokens = list(plan.token_ids)
         columns = zip(accumulate(plan.num_tokens), plan.num_pending, rows.ids, rows.ends, strict=True)
@@ -274,13 +274,17 @@ class FingerprintRunner:
                 return token
         raise RunnerError(f"row {row_id} wants a token in flight that none of the last launches sampled")
 
-    def _sample(self, read: Sequence[law.Words], plan: Plan, rows: _Rows) -> list[int]:
+    def _digests(self, read: Sequence[law.Words], rows: Rows) -> law.Words:
+        """What the cells read by each row that samples weigh together."""
+        weights, ends = self._weights, rows.ends
+        return np.array([read[row].dot(weights[: 2 * ends[row]]) for row in rows.sampled])
+
+    def _sample(self, read: Sequence[law.Words], plan: Plan, rows: Rows) -> list[int]:
         """One token for each row that samples, from the digest of what it read."""
         sampled, ends = rows.sampled, rows.ends
         if not sampled:
             return []
-        weights = self._weights
-        digests = np.array([read[row].dot(weights[: 2 * ends[row]]) for row in sampled])
+        digests = self._digests(read, rows)
         digests += np.array([ends[row] for row in sampled], dtype=np.uint64)
         requests = [plan.requests[row] for row in sampled]
         draws = Draws(

@@ -25,6 +25,7 @@ from engine_under_test.execution.memory import StepMemory
 from engine_under_test.execution.products import PackedProduct, choose_product
 from engine_under_test.execution.streams import StepStreams, fills_and_copies, nothing
 from engine_under_test.execution.tiles import FixedTiles
+from engine_under_test.model.llama import Product
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.torch_sampler import sample
@@ -55,6 +56,7 @@ class TransformerRunner:
 
     The weights' type and place are those of the whole computation. ``attention``: the back end; without one, what the place
     runs fastest. ``is_batch_invariant``: logits do not depend, in any bit, on what shares a row's batch (slower).
+    ``product``: how matrices are multiplied, ``x @ w.T``; of a rank among several, with the sums over all of them.
     ``packs_weights``: decodes on a CPU are quicker, for three times the weights' memory (float32; not in the invariant mode).
     """
 
@@ -70,7 +72,10 @@ class TransformerRunner:
         memory: Memory | None = None,
         is_batch_invariant: bool = False,
         packs_weights: bool = False,
+        product: Product | None = None,
     ) -> None:
+        if is_batch_invariant and product is not None:
+            raise ConfigError("the batch-invariant mode has products of its own, found others asked for; leave one of them out")
         if is_batch_invariant and attention is not None:
             raise ConfigError(
                 f"the batch-invariant mode has an attention of its own, found {attention.name} asked for; leave one of them out"
@@ -90,7 +95,8 @@ class TransformerRunner:
         self._streams = StepStreams(self._device) if isinstance(self._device, StreamDevice) else None
         self._noise: Noise = PhiloxNoise() if noise is None else noise
         self._memory = StepMemory(memory)
-        product = choose_product(weights, packs_weights=packs_weights)
+        if product is None:
+            product = choose_product(weights, packs_weights=packs_weights)
         self._packs = isinstance(product, PackedProduct) and not is_batch_invariant
         self._forward: TiledForward | WholeForward = (
             TiledForward(weights, self._attention, self._memory)

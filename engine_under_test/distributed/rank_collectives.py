@@ -1,0 +1,72 @@
+"""Sums over all ranks, by torch.distributed, with a record of which were done in which order.
+
+Owns the process group of a rank. A sum of 64-bit words wraps, so it has the same bits in any order; a sum of floats comes to
+the same bits on every rank (each piece is added up in one place and sent from there), but not to those of one rank alone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store, TCPStore  # public as torch.distributed.*, which its stubs do not say
+
+from engine_under_test.distributed.rank_config import Backend
+from engine_under_test.errors import AssayError
+
+HOST = "127.0.0.1"
+
+
+class CollectiveFailed(AssayError):
+    """A collective ended with an error: most often because another rank is gone."""
+
+
+class Collectives:
+    """``inside`` is called in the middle of each collective: after it was begun, before its end is waited for."""
+
+    def __init__(self, rank: int, world_size: int, inside: Callable[[], None]) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._inside = inside
+        self._done: list[str] = []
+
+    def take_record(self) -> tuple[str, ...]:
+        """What was summed up since the last call, in order."""
+        done, self._done = tuple(self._done), []
+        return done
+
+    def all_reduce(self, tensor: torch.Tensor, what: str) -> None:
+        """`tensor` becomes the sum of all ranks' tensors, in place."""
+        self._done.append(f"sum of {what} {'x'.join(map(str, tensor.shape))}")
+        if self.world_size == 1:
+            self._inside()
+            return
+        try:
+            work = dist.all_reduce(tensor, async_op=True)
+            self._inside()
+            work.wait()
+        except RuntimeError as error:
+            raise CollectiveFailed(f"{self._done[-1]}: {error}") from error
+
+
+def open_door() -> tuple[TCPStore, int]:
+    """The store at which ranks meet, and its port. It listens on the loopback device only."""
+    listener = socket.create_server((HOST, 0))
+    port = listener.getsockname()[1]
+    store = TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    return store, port
+
+
+def go_to(host: str, port: int, timeout_s: float) -> TCPStore:
+    return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
+
+
+def meet(store: Store, rank: int, world_size: int, backend: Backend, timeout_s: float) -> None:
+    """Returns when all ranks have met."""
+    if backend is Backend.GLOO:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(backend.value, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_s))
