@@ -22,6 +22,7 @@ from properties.checkers import CHECKERS
 from properties.invariants import ALL, CATALOGUE, MOST_DANGEROUS, Predicate, is_most_dangerous
 from properties.invariants.transfers import TRANSFER_SENTENCES
 from properties.moment import Happening
+from properties.rank_checkers import RANK_CHECKERS
 from properties.streamed_text import TEXT_SENTENCES
 
 _ROOT = Path(__file__).parents[1]
@@ -150,7 +151,8 @@ def _head() -> list[str]:
         "- A *predicate* judges one moment of a run (`properties/invariants/`), a *checker* a whole run from its history",
         "  (`properties/checkers.py`), a *text sentence* a choice as the reader of its streamed text saw it",
         "  (`properties/streamed_text.py`), a *transfer sentence* an instant of KV transfers, seen at both ends",
-        "  (`properties/invariants/transfers.py`).",
+        "  (`properties/invariants/transfers.py`), a *rank sentence* a run of a group of ranks as its driver saw it",
+        "  (`properties/rank_checkers.py`).",
         "- *Observable where* says what a target must have for a predicate to see anything. Elsewhere the invariant is *not",
         "  observable* for that target, which is never the same as passed.",
         "- *Suites* are those that evaluated the identifier in the gate run that was recorded last.",
@@ -185,6 +187,7 @@ def _unjudged() -> list[str]:
     judged = {predicate.identifier for predicate in ALL} | {checker.identifier for checker in CHECKERS}
     judged |= {each.identifier for each in TEXT_SENTENCES}
     judged |= {sentence.identifier for sentence in TRANSFER_SENTENCES}
+    judged |= {checker.identifier for checker in RANK_CHECKERS}
     left = [f"{entry.identifier} {entry.name}" for entry in CATALOGUE.values() if entry.identifier not in judged]
     told = (
         "Nothing in `properties/` judges these; what they speak of is judged by statistics or reference models, or joins later:"
@@ -199,7 +202,8 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
     checkers = [checker for checker in CHECKERS if checker.identifier == identifier]
     of_texts = [each for each in TEXT_SENTENCES if each.identifier == identifier]
     of_transfers = [each for each in TRANSFER_SENTENCES if each.identifier == identifier]
-    if not (predicates or checkers or of_texts or of_transfers):
+    of_ranks = [each for each in RANK_CHECKERS if each.identifier == identifier]
+    if not (predicates or checkers or of_texts or of_transfers or of_ranks):
         suites = evaluated.get(identifier, ())
         if suites:  # by comparison with a reference, or by a statistical test
             told = f"Judged by the suites themselves: {_listed(suites)}. Kills: {_listed(kills.get(identifier, ()))}."
@@ -218,6 +222,8 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
     for sentence in of_transfers:
         source = "`properties/invariants/transfers.py`"
         yield f"| {sentence.sentence} | each instant of a transfer | has a connector | {source} |"
+    for checker in of_ranks:
+        yield f"| {checker.sentence} | whole run of a group | is a group of ranks | `properties/rank_checkers.py` |"
     yield ""
     yield f"Suites: {_listed(evaluated.get(identifier, ()))}. Kills: {_listed(kills.get(identifier, ()))}."
     yield ""
