@@ -12,6 +12,7 @@ from itertools import islice
 from chaos.faults import FaultKind
 from chaos.run import StormRun, failure_of, run_storm
 from chaos.storm import PCT_DEPTH, PCT_STEPS, SHAPES, draw_storm
+from chaos.transfers import TRANSFERS
 from engine_under_test.execution.schedule import TURN, Chance, Priorities
 from models.build import world_from
 from models.streamed_device import StreamedDevice
@@ -153,4 +154,4 @@ def run_orders(context: SuiteContext) -> CheckResult:
 
 STORMS = Suite("storms", "simulated storms", run_storms, share_s=50.0, has_walk_seeds=True)
 ORDERS = Suite("orders", "order of accesses", run_orders, share_s=60.0)
-SUITES: tuple[Suite, ...] = (STORMS, ORDERS)
+SUITES: tuple[Suite, ...] = (STORMS, ORDERS, TRANSFERS)

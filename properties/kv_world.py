@@ -17,6 +17,7 @@ from engine_under_test.distributed.connector import Connector, ConnectorConfig
 from engine_under_test.distributed.protocol import Machine, State
 from engine_under_test.distributed.store_pool import StoredBlock, StorePool
 from engine_under_test.distributed.store_session import StoreLimits, StoreShelf
+from properties.invariants.predicate import violation
 from properties.invariants.transfers import (
     ClientTransfer,
     RemoteTransfer,
@@ -102,6 +103,7 @@ class KvWorld:
         self.committed: set[bytes] = set()
         self.rotten: set[bytes] = set()  # keys whose bytes the store's memory lost
         self.num_loaded = 0
+        self.evaluations: Counter[str] = Counter()
         self.has_lost = False  # a message was lost, so that only time ends its transfer
         self._writes: list[Write] = []
         self._accepted: dict[int, tuple[int, ...]] = {}  # load -> its blocks
@@ -113,7 +115,8 @@ class KvWorld:
 
     def unpin(self, blocks: Sequence[int]) -> None:
         for block in reversed(blocks):
-            assert self.pins[block] > 0, "an unpin without its pin"
+            if self.pins[block] <= 0:
+                raise KvViolation(violation("DI-3", f"block {block}", "an unpin", "a pin before it"))
             self.pins[block] -= 1
             self._let_go(block)
 
@@ -296,12 +299,16 @@ class KvWorld:
             self.clock.time += 3.0
             self.tick_store()
         self.forget()
-        assert not self.requests, "a request waits for ever"
-        assert not self.connector.transfers, "a transfer never ends"
-        assert not self.pool.pinned, "the store keeps a pin"
-        assert self.link.session is not None
-        assert not self.link.session.staged_bytes
-        assert sorted(self.free) == sorted(self.content), "a block did not come back"
+        session = self.link.session
+        left = {
+            "requests that wait": list(self.requests),
+            "transfers that never end": list(self.connector.transfers),
+            "pins of the store": list(self.pool.pinned),
+            "bytes staged for nobody": session.staged_bytes if session is not None else 0,
+            "blocks that did not come back": sorted(set(self.content) - set(self.free)),
+        }
+        if found := {name: each for name, each in left.items() if each}:
+            raise KvViolation(violation("DI-3", "behind the drain", found, "nothing is left"))
 
     def _has_work(self, held_up: Sequence[int]) -> bool:
         if self.connector.session is not State.OPEN:
@@ -376,7 +383,11 @@ class KvWorld:
         return {number: self._accepted[number] for number in numbers if number in self._accepted}
 
     def judge(self, *, is_quiet: bool = False, held_up: Sequence[int] = ()) -> None:
-        found = first_violation(self.moment(is_quiet=is_quiet, held_up=held_up))
+        moment = self.moment(is_quiet=is_quiet, held_up=held_up)
+        found = first_violation(moment)
+        self.evaluations["DI-3"] += bool(moment.clients or moment.remotes or moment.content)
+        self.evaluations["DI-4"] += len(moment.told)
+        self.evaluations["DI-5"] += len(moment.clients)
         self.told.clear()
         if found is not None:
             raise KvViolation(found)
@@ -385,6 +396,6 @@ class KvWorld:
 class KvViolation(AssertionError):
     """A sentence on transfers does not hold."""
 
-    def __init__(self, violation: Violation) -> None:
-        super().__init__(f"{violation.invariant} {violation.name}: {violation.sentence}")
-        self.violation = violation
+    def __init__(self, found: Violation) -> None:
+        super().__init__(f"{found.invariant} {found.name}: {found.sentence}")
+        self.violation = found

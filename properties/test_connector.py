@@ -255,6 +255,17 @@ def test_a_block_that_the_store_spoiled_cuts_in_front_of_it() -> None:
     assert world.connector.counters.corrupt_blocks == 1
 
 
+def test_a_spoiled_block_among_fewer_than_the_hit_does_not_wait_for_the_lease() -> None:
+    world, transfer = asking()
+    world.rot(key_of(0, 1))
+    world.deliver((TO_STORE, transfer))
+    world.deliver((TO_ENGINE, transfer))
+    world.step(most_accepted=3)
+    world.settle()
+    assert world.num_loaded == 1
+    assert not world.requests
+
+
 def test_a_lease_counts_from_what_the_engine_said_last() -> None:
     """The store keeps what it offered at least as long as the engine counts on it, however slow the way is."""
     world, transfer = moving(0)

@@ -121,6 +121,7 @@ class Transfer:
     moved: int = 0
     next_index: int = 0
     arrived: set[int] = field(default_factory=set)
+    spoiled: set[int] = field(default_factory=set)
 
     @property
     def num_whole(self) -> int:
@@ -331,7 +332,7 @@ class Connector:
             self._sending.append(transfer)
 
     def _on_block(self, transfer: Transfer, message: m.Block) -> None:
-        if message.number in transfer.arrived:
+        if message.number in transfer.arrived or message.number in transfer.spoiled:
             return
         if message.number >= len(transfer.blocks) or len(message.data) != self.config.block_bytes:
             raise ProtocolError(
@@ -345,11 +346,12 @@ class Connector:
             self._pages.write(transfer.blocks[message.number], message.data)
             transfer.arrived.add(message.number)
         else:
+            transfer.spoiled.add(message.number)
             self.counters.corrupt_blocks += 1
         if transfer.state is not State.MOVING:
             return
-        if transfer.num_whole == len(transfer.blocks) < transfer.num_offered:
-            self._answer(transfer, "complete")  # as much as was accepted
+        if len(transfer.arrived) + len(transfer.spoiled) == len(transfer.blocks) < transfer.num_offered:
+            self._answer(transfer, "as much as was accepted")  # the store waits for credit that will not come
             self._abort(transfer, "enough")
         else:
             self._grant(transfer)

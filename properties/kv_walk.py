@@ -1,0 +1,185 @@
+"""Operations on a `KvWorld` as values: drawn from a seed, run, shrunk, told.
+
+Owns the vocabulary and its one interpreter. Each operation is total: where it does not apply it does nothing. Whatever fails is
+a `Violation`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from properties.kv_link import Fate
+from properties.kv_world import KvViolation, KvWorld, key_of
+from properties.verdict import Violation
+
+_SECONDS: Final = (0.5, 3.0, 4.5, 9.0, 11.0, 21.0)
+_WEIGHTS: Final = {
+    "begin": 8,
+    "begin to load": 12,
+    "abort": 5,
+    "step": 10,
+    "deliver": 20,
+    "lose": 1,
+    "repeat": 3,
+    "hurry": 8,
+    "go on": 20,
+    "wait": 3,
+    "wait, and the store notices": 3,
+    "cut": 3,
+    "congest": 1,
+    "relieve": 2,
+    "rot": 1,
+    "forget": 2,
+    "restart": 1,
+}
+LENGTH: Final = 60
+
+
+class KvOp(NamedTuple):
+    """``one`` and ``two``: numbers of any size; each kind takes from them what it needs."""
+
+    kind: str
+    one: int
+    two: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.one} {self.two}"
+
+
+class KvRun(NamedTuple):
+    """``reached``: totals of the connector, and of the ends that the store or the engine made of connections."""
+
+    violation: Violation | None
+    evaluations: Counter[str]
+    reached: Counter[str]
+
+
+def draw(seed: int) -> tuple[KvOp, ...]:
+    """The walk of a seed."""
+    chance = random.Random(seed)
+    kinds = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=LENGTH)
+    return tuple(KvOp(kind, chance.randrange(1000), chance.randrange(1000)) for kind in kinds)
+
+
+def run(ops: Sequence[KvOp]) -> KvRun:
+    """A warm world, the operations, the drain."""
+    world = KvWorld()
+    found: Violation | None = None
+    try:
+        warm_up(world)
+        for number, op in enumerate(ops):
+            apply(world, op, f"request {number}")
+        world.drain()
+    except KvViolation as violated:
+        found = violated.violation
+    counters = world.connector.counters
+    reached = Counter(
+        {
+            "loads": counters.loads,
+            "loaded blocks": counters.loaded_blocks,
+            "loads cut": counters.cut,
+            "transfers aborted": counters.aborted,
+            "stored blocks": counters.stored_blocks,
+            "spoiled blocks": counters.corrupt_blocks,
+            "connections lost": counters.connections_lost,
+            "unanswered aborts": sum("abort" in reason for reason in world.link.closed),
+        }
+    )
+    return KvRun(found, world.evaluations, reached)
+
+
+def warm_up(world: KvWorld) -> None:
+    """The store has a prefix of five blocks that the engine has forgotten."""
+    world.settle()
+    world.begin("warm", 0, 5)
+    world.settle()
+    world.forget()
+
+
+def apply(world: KvWorld, op: KvOp, name: str) -> None:
+    """Does the operation; `name` is that of the request which it may begin."""
+    lanes = world.link.lanes
+    if op.kind in _FATES:
+        if lanes:
+            lane = lanes[op.one % len(lanes)]
+            for _ in range(1 + op.two % 4 if op.kind == "hurry" else 1):
+                if lane in world.link.lanes:
+                    world.deliver(lane, _FATES[op.kind])
+    else:
+        _VERBS[op.kind](world, op, name)
+
+
+def _begin_to_load(world: KvWorld, op: KvOp, name: str) -> None:
+    world.forget()
+    world.begin(name, 0, 3 + op.one % 4)
+    go_on(world, op.two % 10)
+
+
+def _abort(world: KvWorld, op: KvOp, _name: str) -> None:
+    if world.requests:
+        world.abort(list(world.requests)[op.one % len(world.requests)])
+
+
+def _go_on(world: KvWorld, op: KvOp, _name: str) -> None:
+    world.link.connect()
+    go_on(world, 1 + op.one % 4)
+
+
+def _wait(world: KvWorld, op: KvOp, _name: str) -> None:
+    world.clock.time += _SECONDS[op.one % len(_SECONDS)]
+    if op.kind != "wait":
+        world.tick_store()
+
+
+def _congest(world: KvWorld, op: KvOp, _name: str) -> None:
+    world.link.is_congested = op.kind == "congest"
+
+
+_FATES: Final = {"deliver": Fate.ARRIVES, "hurry": Fate.ARRIVES, "lose": Fate.LOST, "repeat": Fate.TWICE}
+_VERBS: Final[Mapping[str, Callable[[KvWorld, KvOp, str], None]]] = {
+    "begin": lambda world, op, name: world.begin(name, op.one % 3, 1 + op.two % 6),
+    "begin to load": _begin_to_load,
+    "abort": _abort,
+    "step": lambda world, op, _name: world.step(most_accepted=(99, 99, 2, 1)[op.one % 4]),
+    "go on": _go_on,
+    "wait": _wait,
+    "wait, and the store notices": _wait,
+    "cut": lambda world, _op, _name: world.link.cut(),
+    "congest": _congest,
+    "relieve": _congest,
+    "rot": lambda world, op, _name: world.rot(key_of(0, op.one % 5)),
+    "forget": lambda world, _op, _name: world.forget(),
+    "restart": lambda world, _op, _name: world.restart(),
+}
+
+
+def go_on(world: KvWorld, rounds: int) -> None:
+    """Everything moves a little."""
+    for _ in range(rounds):
+        world.step()
+        for lane in world.link.lanes:
+            if lane in world.link.lanes:
+                world.deliver(lane)
+
+
+def shrink(ops: Sequence[KvOp], identifier: str, most_runs: int = 300) -> tuple[KvOp, ...]:
+    """Fewer operations that violate the same invariant: pieces are left out, from halves down to single ones."""
+    kept = list(ops)
+    size = max(len(kept) // 2, 1)
+    while most_runs > 0:
+        start, has_changed = 0, False
+        while start < len(kept) and most_runs > 0:
+            candidate = kept[:start] + kept[start + size :]
+            found = run(candidate).violation
+            most_runs -= 1
+            if found is not None and found.invariant == identifier:
+                kept, has_changed = candidate, True
+            else:
+                start += size
+        if size == 1 and not has_changed:
+            break
+        size = max(size // 2, 1)
+    return tuple(kept)
