@@ -45,7 +45,8 @@ def run_transfers(context: SuiteContext) -> CheckResult:
             story = shrink(draw(seed), found.violation.invariant)
             violation = run(story).violation or found.violation
             facts = (*violation.facts, *(f"{number}  {op}" for number, op in enumerate(story, start=1)))
-            failures = (Failure(replace(violation, facts=facts), f"transfers#{seed:#x}", ops_found=len(draw(seed))),)
+            world = {"target": "transfers", "walk": [list(op) for op in story]}
+            failures = (Failure(replace(violation, facts=facts), f"transfers#{seed:#x}", world),)
     share = total / _WALKS[Profile.PR]
     missed = tuple(
         f"{name}: {reached[name]} of {floor * share:.0f}"

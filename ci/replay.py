@@ -21,6 +21,7 @@ _TITLE, _DETAIL = 18, 46
 _JUDGED_ELSEWHERE = frozenset({"TR-1", "DET"})  # the bound of a trace; the comparison of two runs
 _LANGUAGE_MODEL = "transformer"  # the target of a world in which a language model runs (`differential.setting`)
 _STREAMED_TEXT = "text"  # the target of a world of readers (`differential.text_world`)
+_TRANSFERS = "transfers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,10 @@ def replay(file: ReplayFile, until: int | None = None) -> Replayed:
         from ci.text_replay import replay_texts
 
         return replay_texts(file, until)
+    if file.world.get("target") == _TRANSFERS:
+        from ci.transfer_replay import replay_transfers
+
+        return replay_transfers(file, until)
     from models.build import world_from
 
     try:

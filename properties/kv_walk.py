@@ -35,6 +35,7 @@ _WEIGHTS: Final = {
     "forget": 2,
     "restart": 1,
 }
+KINDS: Final = tuple(_WEIGHTS)
 LENGTH: Final = 60
 
 
