@@ -50,6 +50,27 @@ class KvOp(NamedTuple):
         return f"{self.kind} {self.one} {self.two}"
 
 
+STORIES: Final[Mapping[str, tuple[KvOp, ...]]] = {
+    "the lease runs out, then the connection is lost": (
+        *(KvOp("begin to load", 1, 2), KvOp("wait", 4, 0), KvOp("step", 0, 0), KvOp("cut", 0, 0), KvOp("go on", 1, 0)),
+    ),
+    "aborted, then arrived": (KvOp("begin to load", 1, 2), KvOp("abort", 0, 0), KvOp("hurry", 1, 3), KvOp("step", 0, 0)),
+    "aborted, and never arrived": (KvOp("begin to load", 1, 2), KvOp("abort", 0, 0), KvOp("wait", 2, 0), KvOp("step", 0, 0)),
+    "a block is lost, the next ones come": (
+        *(KvOp("begin to load", 1, 2), KvOp("lose", 0, 0), KvOp("hurry", 0, 3), KvOp("step", 0, 0), KvOp("cut", 0, 0)),
+        KvOp("go on", 1, 0),
+    ),
+    "the store's bits rot": (KvOp("rot", 1, 0), KvOp("begin to load", 1, 9)),
+    "the store is full while somebody reads": (
+        *(KvOp("begin to load", 1, 2), KvOp("begin", 1, 5), KvOp("begin", 2, 5), KvOp("go on", 3, 0), KvOp("go on", 3, 0)),
+    ),
+    "the acknowledgement is lost": (
+        *(KvOp("begin", 1, 1), KvOp("go on", 3, 0), KvOp("go on", 1, 0), KvOp("cut", 0, 0), KvOp("go on", 3, 0)),
+    ),
+}
+"""What a random walk may miss: told before all walks."""
+
+
 class KvRun(NamedTuple):
     """``reached``: totals of the connector, and of the ends that the store or the engine made of connections."""
 
@@ -63,6 +84,12 @@ def draw(seed: int) -> tuple[KvOp, ...]:
     chance = random.Random(seed)
     kinds = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=LENGTH)
     return tuple(KvOp(kind, chance.randrange(1000), chance.randrange(1000)) for kind in kinds)
+
+
+def walk(seed: int, number: int) -> tuple[KvOp, ...]:
+    """The stories first, then what the seeds from `seed` on draw."""
+    stories = tuple(STORIES.values())
+    return stories[number] if number < len(stories) else draw(seed + number)
 
 
 def run(ops: Sequence[KvOp]) -> KvRun:

@@ -5,7 +5,18 @@ Each re-creates the kind of bug that its origin, a public thread, describes; `or
 
 from __future__ import annotations
 
-from ci.mutants import of_arithmetic, of_decisions, of_life, of_memory, of_numerics, of_runner, of_sampling, of_streams, of_text
+from ci.mutants import (
+    of_arithmetic,
+    of_decisions,
+    of_life,
+    of_memory,
+    of_numerics,
+    of_runner,
+    of_sampling,
+    of_streams,
+    of_text,
+    of_transfers,
+)
 from ci.mutants.mutant import Mutant
 
 FLOOR = 16  # at least as many are killed whenever all are hunted
@@ -20,4 +31,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *of_runner.MUTANTS,
     *of_text.MUTANTS,
     *of_streams.MUTANTS,
+    *of_transfers.MUTANTS,
 )

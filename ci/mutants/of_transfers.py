@@ -1,0 +1,89 @@
+"""Bugs of KV transfers between an engine and a remote pool: corpus class 8. Data only."""
+
+from __future__ import annotations
+
+from ci.mutants.mutant import Mutant
+
+_CONNECTOR = "engine_under_test/distributed/connector.py"
+_SESSION = "engine_under_test/distributed/store_session.py"
+_HUNTS = ("transfers",)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "transfer-pins-follow-the-request",
+        "sgl-pd-page-reuse",
+        "https://github.com/sgl-project/sglang/issues/24527",
+        _CONNECTOR,
+        """        if transfer.machine is Machine.STORE_SOURCE:
+            self._unpin(transfer)
+""",
+        "        self._unpin(transfer)\n",
+        "The blocks of an aborted load are given away while the store may still write them.",
+        _HUNTS,
+    ),
+    Mutant(
+        "transfer-content-unchecked",
+        "mc-staging-chunk-offset",
+        "https://github.com/kvcache-ai/Mooncake/pull/2815",
+        _CONNECTOR,
+        "        if m.digest_of(message.data) == message.digest:\n",
+        "        if message.digest:\n",
+        "A block is taken for what its key says though its content is another: the transfer is complete.",
+        _HUNTS,
+    ),
+    Mutant(
+        "transfer-gap-counted-as-whole",
+        "sgl-pd-aborted-prefill-garbage",
+        "https://github.com/sgl-project/sglang/issues/30233",
+        _CONNECTOR,
+        "        return next(index for index in range(len(self.blocks) + 1) if index not in self.arrived)\n",
+        "        return len(self.arrived)\n",
+        "A partial transfer is handed over by the number of blocks that came, whichever they are.",
+        _HUNTS,
+    ),
+    Mutant(
+        "transfer-lost-without-answer",
+        "vllm-nixl-push-post-fail",
+        "https://github.com/vllm-project/vllm/pull/50754",
+        _CONNECTOR,
+        '                self._answer(transfer, "the connection was lost")\n',
+        "",
+        "A transfer that can not go on tells nobody: its request waits for ever.",
+        _HUNTS,
+    ),
+    Mutant(
+        "transfer-expired-and-done",
+        "vllm-nixl-double-done",
+        "https://github.com/vllm-project/vllm/pull/24268",
+        _CONNECTOR,
+        """        self._answers.append(LoadAnswer(transfer.owner, transfer.number, count, reason))
+        transfer.owner = None
+""",
+        "        self._answers.append(LoadAnswer(transfer.owner, transfer.number, count, reason))\n",
+        "An expiry and the end of the connection both report the same load as done.",
+        _HUNTS,
+    ),
+    Mutant(
+        "store-offers-without-a-pin",
+        "vllm-nixl-p-timeout",
+        "https://github.com/vllm-project/vllm/issues/21570",
+        _SESSION,
+        "        self._shelf.pool.pin(transfer.pinned)\n",
+        "        self._shelf.pool.pin(())\n",
+        "What was offered is evicted while the other side reads it.",
+        _HUNTS,
+    ),
+    Mutant(
+        "store-keeps-pins-of-lost-readers",
+        "lmc-pin-without-retrieve",
+        "https://github.com/LMCache/LMCache/issues/1034",
+        _SESSION,
+        """        for transfer in self.transfers.values():
+            self._release(transfer)
+        self.transfers.clear()
+""",
+        "        self.transfers.clear()\n",
+        "A reader that is gone leaves its pins behind, and the pool fills with what can not be evicted.",
+        _HUNTS,
+    ),
+)
