@@ -197,16 +197,16 @@ class KvWorld:
         for answer in self.connector.take_answers():
             self.answers[answer.transfer] += 1
             self.num_loaded += answer.num_blocks
-            request = self.requests.get(str(answer.owner))
-            if request is None or request.transfer != answer.transfer:  # told again, or for nobody
+            waiting = self.requests.get(str(answer.owner))
+            if waiting is None or waiting.transfer != answer.transfer:  # told again, or for nobody
                 self.judge()
                 raise KvViolation(violation("DI-3", f"load {answer.transfer}", "an answer for nobody", "one for whoever waits"))
-            self._drop(request.blocks[answer.num_blocks :])
-            del request.blocks[answer.num_blocks :]
-            for key, block in zip(request.keys, request.blocks, strict=False):
+            self._drop(waiting.blocks[answer.num_blocks :])
+            del waiting.blocks[answer.num_blocks :]
+            for key, block in zip(waiting.keys, waiting.blocks, strict=False):
                 self._publish(key, block)
-            request.transfer = None
-            self._compute(request)
+            waiting.transfer = None
+            self._compute(waiting)
         self.judge()
 
     def _publish(self, key: bytes, block: int) -> None:
