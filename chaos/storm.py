@@ -13,7 +13,9 @@ from typing import Any
 
 from chaos.faults import FaultKind, FaultPlan, draw_plan
 from chaos.nemesis import NEMESES
+from engine_under_test.errors import BadInput
 from engine_under_test.execution.schedule import Chance, Chooser, Delays, Priorities
+from models.others import FAMILIES
 from models.walk import WalkShape, large_shape, priority_shape, small_shape, walk_ops
 from properties.op import Op, OpKind
 
@@ -32,14 +34,28 @@ SHAPES: dict[str, WalkShape] = {
 }
 
 
+OUR_ENGINE = "assay"
+KINDS_OF_OTHERS = (FaultKind.STREAM_DELAYS, FaultKind.PRIORITIES, FaultKind.STALE_RESULTS, FaultKind.ABORTS)
+
+
+def shapes_of(engine: str) -> dict[str, WalkShape]:
+    """The worlds of an engine. Of one written by others, those in which every request fits."""
+    if engine == OUR_ENGINE:
+        return SHAPES
+    if engine not in FAMILIES:
+        raise BadInput(f"an engine is {OUR_ENGINE} or one of {sorted(FAMILIES)}, found {engine!r}; name one of them")
+    return {f"{engine}-{family.label}": family.walk() for family in FAMILIES[engine] if not family.outgrows}
+
+
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """``shape``: a name in `SHAPES`. ``num_ops``: of the workload, without the faults and the drain."""
+    """``shape``: a name in `shapes_of`. ``num_ops``: of the workload, without the faults and the drain."""
 
     seed: int
     shape: str
     plan: FaultPlan
     num_ops: int = NUM_OPS
+    engine: str = OUR_ENGINE
 
     @property
     def title(self) -> str:
@@ -48,7 +64,7 @@ class Storm:
 
     def spec(self) -> dict[str, Any]:
         """How `models.build.world_from` builds its world."""
-        return {**SHAPES[self.shape].spec(), "device": "streams"}
+        return {**shapes_of(self.engine)[self.shape].spec(), "device": "streams"}
 
     def chooser(self) -> Chooser:
         """Who decides when operations of the device run."""
@@ -59,7 +75,7 @@ class Storm:
     def ops(self) -> Iterator[Op]:
         """Workload and faults; then every fault is healed and everything runs to its end, twice, the second time with an
         empty cache."""
-        shape = replace(SHAPES[self.shape], fault_rate=0.0, restart_rate=0.0, drain_every=_NEVER)
+        shape = replace(shapes_of(self.engine)[self.shape], fault_rate=0.0, restart_rate=0.0, drain_every=_NEVER)
         strikes: dict[int, list[Op]] = {}
         for fault in self.plan.faults:
             nemesis = NEMESES[fault.kind]
@@ -73,7 +89,11 @@ class Storm:
         yield from (Op(OpKind.DRAIN), Op(OpKind.RESET_CACHE), Op(OpKind.DRAIN))
 
 
-def draw_storm(seed: int, kinds: Collection[FaultKind] = tuple(FaultKind), num_ops: int = NUM_OPS) -> Storm:
-    """The storm of a seed: its world, then which faults it has at all, then when they strike."""
-    shape = Random(f"storm/{seed}").choice(list(SHAPES))
-    return Storm(seed, shape, draw_plan(seed, num_ops, kinds), num_ops)
+def draw_storm(
+    seed: int, kinds: Collection[FaultKind] = tuple(FaultKind), num_ops: int = NUM_OPS, engine: str = OUR_ENGINE
+) -> Storm:
+    """The storm of a seed: its world, then which faults it has at all, then when they strike. To an engine written by others
+    happens only what its verbs allow."""
+    shape = Random(f"storm/{seed}").choice(list(shapes_of(engine)))
+    allowed = kinds if engine == OUR_ENGINE else [kind for kind in kinds if kind in KINDS_OF_OTHERS]
+    return Storm(seed, shape, draw_plan(seed, num_ops, allowed), num_ops, engine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,9 @@ from chaos.document import PAGE, lines
 from chaos.faults import OF_THE_SCHEDULE, Fault, FaultKind, draw_plan
 from chaos.nemesis import NEMESES
 from chaos.run import failure_of, run_storm
-from chaos.storm import PCT_STEPS, draw_storm
+from chaos.storm import KINDS_OF_OTHERS, PCT_STEPS, draw_storm
 from chaos.suites import run_orders, run_storms
+from engine_under_test.errors import BadInput
 from engine_under_test.execution.simulated_device import SimulatedDevice, SimulatedFence
 from engine_under_test.seams import DeviceOp, Stream
 from models.shrink import run_once
@@ -135,3 +137,23 @@ def test_the_suites_find_a_missing_wait() -> None:
         result = run(SuiteContext(Profile.QUICK, 5, shrink_s=5.0))
         assert result.verdict is Verdict.INVALID
         assert result.failures[0].violation.invariant in ("AS-2", "KV-3", "KV-10")
+
+
+def test_an_engine_written_by_others_has_storms_of_what_its_verbs_allow() -> None:
+    storm = draw_storm(3, engine="transformers")
+    assert storm.spec()["target"] == "transformers"
+    assert set(storm.plan.active) <= set(KINDS_OF_OTHERS)
+
+
+def test_an_engine_that_is_not_there_is_refused() -> None:
+    with pytest.raises(BadInput, match="an engine is assay or one of"):
+        draw_storm(3, engine="nobody")
+
+
+def test_a_storm_against_transformers_is_judged_like_ours() -> None:
+    pytest.importorskip("transformers", reason="the extra `reference` is not installed")
+    storm = draw_storm(0, (FaultKind.ABORTS, FaultKind.STREAM_DELAYS), num_ops=40, engine="transformers")
+    run = run_storm(replace(storm, shape="transformers-swap"))
+    assert run.violation is None
+    assert run.driver.world.checked_steps > 20
+    assert {"KV-1", "SE-1", "SC-6"} <= run.driver.world.evaluations.keys()

@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 
 from chaos.faults import FaultKind
-from chaos.run import failure_of, run_storm
-from chaos.storm import draw_storm
+from chaos.run import SHRINK_S, failure_of, run_storm
+from chaos.storm import KINDS_OF_OTHERS, OUR_ENGINE, draw_storm
 from ci.atomic import write_all
 from ci.codec import violation_to_json
 from ci.replay_file import replay_of, to_text
@@ -25,6 +25,7 @@ from engine_under_test.errors import BadInput
 from properties.suite import Failure
 from properties.verdict import Verdict
 
+_SHRINK_OTHERS_S = 90.0  # a step of an engine written by others takes ten times as long
 _FOLDER = ROOT / "reports" / "chaos"
 
 
@@ -59,8 +60,18 @@ class StormsOutcome:
         }
 
 
-def kinds_of(text: str | None) -> tuple[FaultKind, ...]:
-    """The kinds of "held-fences,aborts"; every kind if nothing was said."""
+def kinds_of(text: str | None, engine: str = OUR_ENGINE) -> tuple[FaultKind, ...]:
+    """The kinds of "held-fences,aborts"; every kind if nothing was said. Of one that an engine has no verb for, it is said."""
+    found = _kinds_of(text)
+    strange = [kind for kind in found if kind not in KINDS_OF_OTHERS]
+    if text is not None and engine != OUR_ENGINE and strange:
+        raise BadInput(
+            f"{engine} knows the faults {', '.join(KINDS_OF_OTHERS)} only, found {strange[0]}; leave it out of --faults"
+        )
+    return found
+
+
+def _kinds_of(text: str | None) -> tuple[FaultKind, ...]:
     if text is None:
         return tuple(FaultKind)
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -81,13 +92,14 @@ def run_many(
     number: int | None,
     console: Console,
     now: Callable[[], float] = time.monotonic,
+    engine: str = OUR_ENGINE,
 ) -> StormsOutcome:
     """Storms of rising seeds until the time is over, the number is reached, or something broke."""
     ends = None if budget_s is None else now() + budget_s
     storms = steps = device_ops = 0
     failure = None
     while failure is None and (number is None or storms < number) and (ends is None or now() < ends):
-        run = run_storm(draw_storm(seed + storms, kinds))
+        run = run_storm(draw_storm(seed + storms, kinds, engine=engine))
         storms += 1
         steps += run.driver.world.checked_steps
         device_ops += run.num_device_ops
@@ -95,7 +107,7 @@ def run_many(
         console.print(f"{fate:<8} {run.storm.title}", markup=False, soft_wrap=True)
         if run.violation is not None:
             console.print("shrinking operations, faults and choices together …", markup=False)
-            failure = failure_of(run)
+            failure = failure_of(run, SHRINK_S if engine == OUR_ENGINE else _SHRINK_OTHERS_S)
     replay = _tell(failure, console) if failure is not None else ""
     told = f"{storms} storms, {steps} checked steps, {device_ops} operations of the device, seed {seed:#x}"
     console.print(f"{'INVALID' if failure else 'VALID' if steps else 'UNKNOWN'}  {told}", markup=False, soft_wrap=True)

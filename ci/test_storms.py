@@ -74,3 +74,9 @@ def test_a_kind_that_is_none_is_refused(text: str) -> None:
 def test_time_and_number_together_are_refused() -> None:
     done = CliRunner().invoke(assay, ["chaos", "--storms", "1", "--budget", "1m"], standalone_mode=False)
     assert isinstance(done.exception, BadInput)
+
+
+def test_a_fault_that_another_engine_has_no_verb_for_is_refused() -> None:
+    assert storms.kinds_of("aborts", "transformers") == (FaultKind.ABORTS,)
+    with pytest.raises(BadInput, match=r"transformers knows the faults .* only, found lost-plans"):
+        storms.kinds_of("lost-plans", "transformers")
