@@ -24,7 +24,8 @@ from engine_under_test.distributed import messages as m
 from engine_under_test.distributed.kv_store import KvStore, ServerConfig
 from engine_under_test.distributed.protocol import VERSION
 from engine_under_test.distributed.store_session import StoreLimits
-from engine_under_test.errors import ConfigError
+from engine_under_test.distributed.tcp import TcpConfig, TcpTransport
+from engine_under_test.errors import BadInput, ConfigError
 from properties.kv_world import HandClock
 
 _PATIENCE_S = 10.0
@@ -174,6 +175,11 @@ def test_without_a_token_the_store_stays_on_loopback() -> None:
         assert ServerConfig(host).host == host
     with pytest.raises(ConfigError, match="at least 16 bytes"):
         ServerConfig(token=b"short")
+
+
+def test_a_host_that_is_none_is_said_in_a_sentence() -> None:
+    with pytest.raises(BadInput, match="a host that can be looked up, found 'no host'"):
+        TcpTransport(TcpConfig("no host", 7070), SystemClock())
 
 
 def _started(*flags: str) -> tuple[subprocess.Popen[str], tuple[str, int]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine_under_test.distributed.frames import FrameReader, FrameWriter
-from engine_under_test.errors import ProtocolError
+from engine_under_test.errors import BadInput, ProtocolError
 from engine_under_test.seams import Clock
 
 _CHUNK: Final = 1 << 18
@@ -36,10 +36,16 @@ class TcpConfig:
 
 
 class TcpTransport:
-    """See the module and `seams.Transport`."""
+    """See the module and `seams.Transport`. A host's name is looked up once, here: that may block. Raises BadInput."""
 
     def __init__(self, config: TcpConfig, clock: Clock) -> None:
         self.config = config
+        try:
+            self._address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        except OSError as error:
+            raise BadInput(
+                f"a store has a host that can be looked up, found {config.host!r} ({error}); name another"
+            ) from error
         self.last_error = ""  # why the last connection ended, or did not begin
         self._clock = clock
         self._socket: socket.socket | None = None
@@ -117,9 +123,7 @@ class TcpTransport:
 
     def _begin_to_connect(self) -> None:
         try:
-            family, kind, number, _, address = socket.getaddrinfo(self.config.host, self.config.port, type=socket.SOCK_STREAM)[
-                0
-            ]
+            family, kind, number, _, address = self._address
             self._socket = socket.socket(family, kind, number)
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
