@@ -512,6 +512,7 @@ class Caps:
     has_restart: bool = False  # verb `restart`
     has_transfers: bool = False  # transfers pin blocks; they begin and end in `poll`
     has_events: bool = False  # verb `take_events`
+    has_stream_order: bool = False  # blocks are reused while plans in flight use them: one stream puts that in order
     has_late_aborts: bool = False  # what is in flight at an abort still commits, and is told to nobody
     has_documented_keys: bool = True  # entries of the index stand under the keys of docs/prefix-key.md
     has_namespaces: bool = True  # tenants, salts, adapters and media separate what the prefix cache shares

@@ -21,7 +21,7 @@ from models.walk import WalkShape
 Spec = dict[str, Any]
 SpecOf = Callable[..., Spec]
 
-SHAPES = ((4, 4), (6, 5))  # blocks, and tokens of a block
+SHAPES = ((4, 4), (6, 5), (4, 8))  # blocks, and tokens of a block
 ABORTS = (Reach.ABORT_UNPLANNED, Reach.ABORT_BETWEEN_CHUNKS, Reach.ABORT_LAUNCHED)
 
 
@@ -104,6 +104,12 @@ def _cancels(spec: SpecOf) -> Iterator[Scenario]:
         yield Scenario("abort before dispatch", chunked, (told, abort("a"), DRAIN), (Reach.ABORT_UNPLANNED,))
         yield Scenario("abort between chunks", chunked, (told, STEP, abort("a"), DRAIN), (Reach.ABORT_BETWEEN_CHUNKS,))
         yield Scenario("abort while launched", chunked, (told, PLAN, abort("a"), land(), DRAIN), (Reach.ABORT_LAUNCHED,))
+        beside = (add("a", 2 * size, 2), add("b", size, 4), PLAN, abort("a"), PLAN, land(), land(), DRAIN)
+        yield Scenario("abort while launched, another goes on", spec(4, size), beside, (Reach.ABORT_LAUNCHED,))
+        exact = add("a", (blocks - 1) * size, size + 1)
+        yield Scenario(
+            "a request that fills the pool to its last slot", spec(blocks, size), (exact, *[PLAN, PLAN, land()] * size, DRAIN)
+        )
         late = (told, PLAN, abort("a"), add("a", size, 2), land(), STEP, STEP, add("b", size, 1), DRAIN)
         yield Scenario("an identifier comes back while its old life is launched", chunked, late, (Reach.REUSED_IDENTIFIER,))
         yield Scenario("abort while decoding", spec(blocks, size), (told, STEP, abort("a"), add("b", 1, 1), DRAIN))
@@ -211,6 +217,14 @@ TRANSFORMERS: tuple[Family, ...] = (
         options={"host_blocks": 6},
         drawn=_DRAWN | {"host_blocks": (0, 4, 12)},
         choices=True,
+    ),
+    _family(
+        "overlap",
+        "the next batch before the last result",
+        partial(_shared, resumed=Reach.RESUMED_SWAPPED),
+        (*_PRESSED, Reach.RESUMED_SWAPPED, Reach.SAME_PROMPT_TWICE, Reach.DEPTH_ONE),
+        options={"host_blocks": 6, "overlap": True},
+        drawn=_DRAWN | {"host_blocks": (0, 4, 12)},
     ),
     _family("outgrown", "requests that outgrow the cache", _outgrown, (Reach.OUTGREW,), outgrows=True),
 )

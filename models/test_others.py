@@ -30,7 +30,7 @@ from properties.verdict import Verdict, Violation
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="the extra `reference` is not installed"
 )
-RESET, SHARING, SWAP, CHOICES, OUTGROWN = TRANSFORMERS
+RESET, SHARING, SWAP, CHOICES, OVERLAP, OUTGROWN = TRANSFORMERS
 
 
 def driven(spec: dict[str, Any], *ops: Op) -> Driver:
@@ -50,6 +50,23 @@ def test_it_passes_what_is_judged_of_it(family: Family) -> None:
     assert world.checked_steps > 50
     assert {"KV-1", "KV-2", "KV-4", "KV-5", "KV-12", "SC-1", "SC-3", "SC-10", "SE-1", "SE-2"} <= world.evaluations.keys()
     assert "SC-8" not in world.evaluations  # it states no order
+
+
+@needs_transformers
+def test_with_overlap_tokens_in_flight_are_taken_over() -> None:
+    driver = Driver(OVERLAP.spec(8, 4))
+    pending: list[int] = []
+    plan = driver.world.target.plan
+
+    def watched() -> PlannedStep | None:
+        step = plan()
+        pending.extend(step.plan.num_pending if step is not None else ())
+        return step
+
+    cast("Any", driver.world.target).plan = watched
+    driver.run((add("a", 6, 6), add("b", 3, 4), PLAN, PLAN, *[land(), PLAN] * 8, DRAIN))
+    assert driver.violation is None
+    assert 1 in pending
 
 
 @needs_transformers

@@ -73,10 +73,13 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """The batch that was prepared and not updated yet. ``counts``: the positions of each row, by name."""
+    """A batch that was prepared and not updated yet. ``counts``: the positions of each row, by name. ``io``: its tensors, the
+    ``pair``-th of transformers' where there are two."""
 
     step: PlannedStep
     counts: dict[str, int]
+    io: Any
+    pair: int
 
 
 class TransformersTarget:
@@ -85,10 +88,11 @@ class TransformersTarget:
     def __init__(self, config: EngineConfig, options: Options = _PLAIN_OPTIONS) -> None:
         self._processor = processor_for(config, options)
         self._scheduler = self._processor.scheduler
-        self._io = self._processor.inputs_and_outputs
+        self._ios = self._processor.inputs_and_outputs
+        self._depth = 1 + options.overlap
         self._memory = Memory(self._processor)
         self._config = replace(config, num_blocks=self._memory.num_blocks)
-        self._caps = caps_of(self._config, self._memory.num_host_blocks)
+        self._caps = caps_of(self._config, self._memory.num_host_blocks, 1 + options.overlap)
         self._choices: dict[str, _Choice] = {}  # by name
         self._lives: dict[str, list[_Choice]] = {}  # the latest life of each identifier
         self._incarnations: dict[str, int] = {}
@@ -96,7 +100,8 @@ class TransformersTarget:
         self._cancelling: list[str] = []  # names, while a batch is in flight
         self._outputs: list[Output] = []
         self._copies: list[BlockCopy] = []  # what transformers copied since the last plan
-        self._flight: _Flight | None = None
+        self._flights: list[_Flight] = []  # oldest first
+        self._early: dict[int, StepResult] = {}  # by plan, handed in before an older one
         self._num_plans = 0
         self._namespace = namespace_of(Request("", (0,)), config.model_revision)
         self._entries: dict[int, PrefixEntry] = {}  # by transformers' hash of a block
@@ -154,15 +159,16 @@ class TransformersTarget:
         for choice in live:
             choice.has_ended = choice.is_cancelled = True
             self._outputs.append(self._output(choice, (), FinishReason.ABORT))
-        names = [choice.name for choice in live]
-        if self._flight is None:
-            self._cancel(names)
-        else:
-            self._cancelling += names
+        self._cancelling += [choice.name for choice in live]
+        self._cancel_at_rest()
         return bool(live)
 
-    def _cancel(self, names: list[str]) -> None:
-        """What `prepare_next_batch` begins with. One after the other, since transformers keeps cancellations in a set."""
+    def _cancel_at_rest(self) -> None:
+        """With nothing in flight: what `prepare_next_batch` begins with. One after the other, since transformers keeps
+        cancellations in a set."""
+        if self._flights:
+            return
+        names, self._cancelling = self._cancelling, []
         for name in names:
             self._processor.cancel_queue.put(name)
             self._processor._update_tp_group_state()
@@ -173,8 +179,11 @@ class TransformersTarget:
     # ---- plans -----------------------------------------------------------------------------------------------
 
     def plan(self) -> PlannedStep | None:
-        if self._flight is not None:
+        if len(self._flights) >= self._depth:
             return None
+        cancelling, self._cancelling = self._cancelling, []
+        for name in cancelling:
+            self._processor.cancel_queue.put(name)
         was_active = set(self._scheduler.active_requests)
         tables = {name: self._memory.table_of(name) for name in self._memory.allocator.block_table}
         has_batch = self._watched(self._processor.prepare_next_batch)
@@ -184,14 +193,22 @@ class TransformersTarget:
             return None
         self._num_plans += 1
         # transformers may put a request without a token into a batch: nothing is computed for it. A batch of nothing stays one.
-        rows = [row for row in rows_of(self._io, self._memory) if row.tokens]
+        pair = self._ios.current_pair if self._depth > 1 else 0
+        io = self._ios.io_pairs[pair].host_io if self._depth > 1 else self._ios
+        rows = [row for row in rows_of(io, self._memory, self._sampled_before()) if row.num_tokens]
         choices = [self._choices[row.name] for row in rows]
         hits = tuple(map(self._hits, rows, choices))
         step = PlannedStep(self._plan_of(rows, choices, hits), self._reservation_of(rows, hits, tables), preempted)
         for choice in choices:
             choice.has_begun, choice.goes_on = True, False
-        self._flight = _Flight(step, {row.name: row.num_tokens for row in rows})
+        self._flights.append(_Flight(step, {row.name: row.num_tokens for row in rows}, io, pair))
+        if self._depth > 1:
+            self._ios.swap_io_pairs()  # as behind each launch
         return step
+
+    def _sampled_before(self) -> list[str] | None:
+        """Who sampled in the batch in flight, in the order of its outputs: tokens that the next one takes over."""
+        return list(self._flights[-1].io.req_id_to_new_token_position) if self._flights else None
 
     def _watched(self, verb: Callable[[], Any]) -> Any:
         """A verb of transformers. What it copied is part of the next plan, in front of its rows."""
@@ -228,7 +245,7 @@ class TransformersTarget:
             starts=tuple(row.start for row in rows),
             num_tokens=tuple(row.num_tokens for row in rows),
             token_ids=tuple(token for row in rows for token in row.tokens),
-            num_pending=(0,) * len(rows),
+            num_pending=tuple(row.num_pending for row in rows),
             samples=tuple(row.samples for row in rows),
             hit_blocks=hits,
         )
@@ -248,19 +265,27 @@ class TransformersTarget:
         )
 
     def commit(self, result: StepResult) -> None:
-        flight = self._flight
-        if flight is None or (result.plan_id, result.generation) != (flight.step.plan.plan_id, 0):
-            return
+        if result.generation == 0 and any(result.plan_id == flight.step.plan.plan_id for flight in self._flights):
+            self._early.setdefault(result.plan_id, result)
+        while self._flights and self._flights[0].step.plan.plan_id in self._early:
+            flight = self._flights[0]
+            self._update(flight, self._early.pop(flight.step.plan.plan_id))
+        self._cancel_at_rest()
+
+    def _update(self, flight: _Flight, result: StepResult) -> None:
         sampled = [token for tokens in result.tokens for token in tokens]
-        self._io.output_ids[0, : len(sampled)] = library().torch.tensor(sampled, dtype=library().torch.int32)
-        states = [future.state for future in self._io.requests_in_batch]
+        flight.io.output_ids[0, : len(sampled)] = library().torch.tensor(sampled, dtype=library().torch.int32)
+        states = [future.state for future in flight.io.requests_in_batch]
+        if self._depth > 1:
+            self._ios.current_pair = flight.pair
         self._watched(self._processor.update_batch)
-        self._flight = None
+        self._flights.pop(0)
+        if self._depth > 1 and not self._flights:  # its loop has come to an end, and begins again with nobody before it
+            for pair in self._ios.io_pairs:
+                pair.host_io.req_id_to_new_token_position = {}
         self._learn_contents(states)
         self._greet_forks()
         self._route_outputs()
-        cancelling, self._cancelling = self._cancelling, []
-        self._cancel(cancelling)
 
     def _learn_contents(self, states: list[Any]) -> None:
         """What a hash of a block stands for, so that the index can be read: transformers keeps the hashes only."""
@@ -320,7 +345,7 @@ class TransformersTarget:
         return outputs
 
     def poll(self) -> int:
-        return 0 if self._flight is None else 1
+        return len(self._flights)
 
     def advance_clock(self, seconds: float) -> None:
         """Nothing here depends on time."""
@@ -330,8 +355,8 @@ class TransformersTarget:
     def snapshot(self) -> Snapshot:
         memory, ledger = self._memory, self._memory.allocator.ledger
         free = memory.free()
-        plans = () if self._flight is None else (self._flight.step.plan.plan_id,)
-        held = {plans[0]: tuple(block for name in self._cancelling for block in memory.table_of(name))} if plans else {}
+        plans = tuple(flight.step.plan.plan_id for flight in self._flights)
+        held = {plans[-1]: tuple(block for name in self._cancelling for block in memory.table_of(name))} if plans else {}
         unknown = PrefixEntry(b"", self._namespace, None, ())
         return Snapshot(
             block_size=memory.block_size,
@@ -367,7 +392,8 @@ class TransformersTarget:
     def _seen(self, name: str, state: Any, status: Status) -> SequenceSnapshot:
         """What lies in the swap pool is no block of the cache: the choice holds nothing meanwhile."""
         choice, table = self._choices[name], self._memory.table_of(name)
-        in_flight = self._flight.counts.get(name, 0) if self._flight is not None else 0
+        mine = [flight for flight in self._flights if self._is_of(flight, name, choice)]
+        in_flight = sum(flight.counts[name] for flight in mine)
         scheduled = 0 if state.is_cpu_offloaded else state.position_offset
         return SequenceSnapshot(
             *choice.row_id,
@@ -379,8 +405,12 @@ class TransformersTarget:
             allocated_len=len(table) * self._memory.block_size,
             table=table,
             reserved=(),
-            plans=(self._num_plans,) if in_flight else (),
+            plans=tuple(flight.step.plan.plan_id for flight in mine),
         )
+
+    def _is_of(self, flight: _Flight, name: str, choice: _Choice) -> bool:
+        """The batch holds a row of the choice's present epoch."""
+        return name in flight.counts and choice.row_id in flight.step.plan.row_ids()
 
 
 def _names(first: str, num_choices: int) -> list[str]:
@@ -388,7 +418,7 @@ def _names(first: str, num_choices: int) -> list[str]:
     return [first, *(f"{first}__child#{number}" for number in range(num_choices - 1))]
 
 
-def caps_of(config: EngineConfig, num_host_blocks: int) -> Caps:
+def caps_of(config: EngineConfig, num_host_blocks: int, depth: int) -> Caps:
     """What transformers promises. It states no bound of progress; one is needed to tell slow from never, and all that can be
     live in a small world is over long before this one."""
     slots = config.num_blocks * config.block_size
@@ -397,6 +427,8 @@ def caps_of(config: EngineConfig, num_host_blocks: int) -> Caps:
         block_size=config.block_size,
         num_blocks=config.num_blocks,
         num_host_blocks=num_host_blocks,
+        max_plans_in_flight=depth,
+        has_stream_order=depth > 1,
         max_tokens_per_step=config.max_tokens_per_step,
         max_num_seqs=config.max_num_seqs,
         vocab_size=config.vocab_size,

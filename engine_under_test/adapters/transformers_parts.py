@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,12 +41,14 @@ class Options:
 
     ``host_blocks``: of the swap pool; 0: who is put out is computed anew. ``sector_blocks``: blocks of a sector, the unit
     in which its pool hands out memory. ``safety_margin``: share of free blocks below which no prefill enters but the first.
+    ``overlap``: the next batch is prepared before the tokens of the last one are known (its asynchronous batching).
     """
 
     scheduler: str = "fifo"
     host_blocks: int = 0
     sector_blocks: int = 1
     safety_margin: float = 0.0
+    overlap: bool = False
 
 
 def options_from(data: Mapping[str, Any]) -> Options:
@@ -59,6 +62,8 @@ def options_from(data: Mapping[str, Any]) -> Options:
         raise BadInput(f"scheduler is one of {SCHEDULERS}, host_blocks a count, sector_blocks 1, 2, 4 or 8, found {found}")
     if not 0 <= found.safety_margin <= 1:
         raise BadInput(f"safety_margin is a share between 0 and 1, found {found.safety_margin}; correct it")
+    if type(found.overlap) is not bool:
+        raise BadInput(f"overlap is a switch, true or false, found {found.overlap!r}; set one of them")
     return found
 
 
@@ -75,6 +80,7 @@ class Library:
     processor: Any
     router: Any
     status: Any
+    pairs: Any  # the inputs and outputs of asynchronous batching
     cache: Any
     helper: Any
     schedulers: Mapping[str, Any]
@@ -93,7 +99,7 @@ def library() -> Library:
         from transformers.generation.configuration_utils import ContinuousBatchingConfig
         from transformers.generation.continuous_batching import cache as caches
         from transformers.generation.continuous_batching import continuous_api as api
-        from transformers.generation.continuous_batching import requests, scheduler
+        from transformers.generation.continuous_batching import input_outputs, requests, scheduler
         from transformers.generation.continuous_batching.cache_allocators.cache_allocator import compute_block_hash
         from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
         from transformers.generation.continuous_batching.distributed import DistributedHelper
@@ -115,6 +121,18 @@ def library() -> Library:
         def set_tp_seed(self, seed: int | None, model_device: Any) -> None:
             del seed, model_device
 
+    class Pairs(input_outputs.ContinuousBatchingAsyncIOs):
+        """Two sets of host tensors in turns, as its own; it has no device tensors, streams and events, which want an
+        accelerator: the harness is the device, and says when a batch has ended."""
+
+        def __init__(self, **settings: Any) -> None:
+            pairs = [SimpleNamespace(host_io=input_outputs.ContinuousBatchingIOs(**settings)) for _ in range(2)]
+            tokens = settings["cache"].max_batch_tokens
+            self.__dict__.update(current_pair=0, io_pairs=pairs, compute_stream=None, max_batch_tokens=tokens)
+
+        def prepare_batch_update(self) -> Any:
+            return self.io_pairs[self.current_pair].host_io.prepare_batch_update()
+
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
     return Library(
         version=__version__,
@@ -126,6 +144,7 @@ def library() -> Library:
         processor=Processor,
         router=api.OutputRouter,
         status=api.BackgroundThreadStatus,
+        pairs=Pairs,
         cache=caches.PagedAttentionCache,
         helper=Helper,
         schedulers=scheduler.SCHEDULER_MAPPING,
@@ -162,7 +181,7 @@ def processor_for(config: EngineConfig, options: Options) -> Any:
     helper = lib.helper(None, None, {})
     memory = lib.cache(model, settings, device, helper, lib.torch.float32)
     with _without_pinning(lib.torch):
-        return lib.processor(
+        made = lib.processor(
             cache=memory,
             config=model,
             generation_config=lib.generation(),
@@ -177,6 +196,17 @@ def processor_for(config: EngineConfig, options: Options) -> Any:
             scheduler=lib.schedulers[options.scheduler](memory, options.safety_margin, config.max_num_seqs),
             distributed_helper=helper,
         )
+        if options.overlap:
+            made.use_async_batching = True
+            made.inputs_and_outputs = made.model_runner.inputs_and_outputs = lib.pairs(
+                cache=memory,
+                config=model,
+                continuous_batching_config=settings,
+                device=device,
+                model_dtype=lib.torch.float32,
+                logit_processor=made.logit_processor,
+            )
+    return made
 
 
 def _model_config(config: EngineConfig, options: Options) -> Any:

@@ -15,7 +15,8 @@ from engine_under_test.errors import ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One request of a batch. ``table``: the blocks of the positions that it reads."""
+    """One request of a batch. ``table``: the blocks of the positions that it reads. ``num_pending``: 1 if its last token is
+    taken over from the batch in flight, and so not among ``tokens``."""
 
     name: str
     start: int
@@ -23,14 +24,16 @@ class Row:
     slots: tuple[int, ...]
     table: tuple[int, ...]
     samples: bool
+    num_pending: int = 0
 
     @property
     def num_tokens(self) -> int:
-        return len(self.tokens)
+        return len(self.tokens) + self.num_pending
 
 
-def rows_of(io: Any, memory: Memory) -> list[Row]:
-    """The rows of the batch that lies in `io`, transformers' inputs and outputs."""
+def rows_of(io: Any, memory: Memory, sampled_before: list[str] | None = None) -> list[Row]:
+    """The rows of the batch that lies in `io`, transformers' inputs and outputs. ``sampled_before``: who sampled in the batch
+    in flight, in order; None: there is none."""
     count = io.num_request_in_batch
     begins = io.cumulative_seqlens_q[: count + 1].tolist()
     (lengths,) = io.cumulative_seqlens_k.values()
@@ -40,6 +43,7 @@ def rows_of(io: Any, memory: Memory) -> list[Row]:
     reads = list(map(memory.slot, io.read_index_storage[0, : io.true_read_sizes[0]].tolist()))
     num_sampled = sum(future.has_new_token for future in io.requests_in_batch)
     sampled = set(io.logits_indices[:num_sampled].tolist())
+    taken_over = io.carry_over_ids[: begins[-1]].tolist() if sampled_before is not None else [-1] * begins[-1]
     rows = []
     for number, future in enumerate(io.requests_in_batch):
         name = future.state.request_id
@@ -50,8 +54,20 @@ def rows_of(io: Any, memory: Memory) -> list[Row]:
         else:  # nobody reads the cache
             table = memory.table_of(name)[: -(-(start + end - begin) // memory.block_size)]
         samples = end > begin and end - 1 in sampled
-        rows.append(Row(name, start, tuple(tokens[begin:end]), tuple(writes[begin:end]), table, samples))
+        num_pending = _num_pending(name, taken_over[begin:end], sampled_before or [])
+        known = tuple(tokens[begin : end - num_pending])
+        rows.append(Row(name, start, known, tuple(writes[begin:end]), table, samples, num_pending))
     return rows
+
+
+def _num_pending(name: str, taken_over: list[int], sampled_before: list[str]) -> int:
+    """Whether the last token of a row is taken over from the batch in flight; from its own place there, and no other is."""
+    places = [place for place in taken_over if place != -1]
+    if not places:
+        return 0
+    if len(places) > 1 or taken_over[-1] == -1 or sampled_before[places[0] : places[0] + 1] != [name]:
+        raise ProtocolError(f"a row takes over its own last token, found places {taken_over} of {sampled_before} for {name}")
+    return 1
 
 
 def _start_of(name: str, positions: list[int], default: int) -> int:

@@ -25,7 +25,7 @@ def writes_of_a_slot_are_ordered(moment: Moment) -> Violation | None:
         twice = [slot for slot in written if slots.count(slot) > 1]
         return violation("KV-3", f"slot {min(twice)}", f"written twice by plan {moment.planned.plan.plan_id}", "one write")
     writes = moment.writes
-    for plan_id in moment.after.unsettled if writes else ():
+    for plan_id in moment.after.unsettled if writes and not moment.caps.has_stream_order else ():
         other = writes.get(plan_id)
         if other is None or written.isdisjoint(other):
             continue
