@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from chaos.nemesis import NEMESES
+from chaos.rank_strikes import MEANINGS, NOTICED
+from engine_under_test.distributed.rank_messages import RankPhase
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "faults.md"
 
@@ -39,6 +41,21 @@ def lines() -> Iterator[str]:
             ", ".join(nemesis.modes),
         )
         yield f"| {' | '.join(row)} |"
+    yield from _blows()
+
+
+def _blows() -> Iterator[str]:
+    """What befalls ranks."""
+    phases = ", ".join(phase.value for phase in RankPhase)
+    yield from ("", "## Ranks", "")
+    yield "`chaos/rank_strikes.py` deals these to one process of a group of ranks, at a chosen phase of a chosen step"
+    yield f"({phases}). They heal by a new generation of the group and of the engine; users see the"
+    yield "same tokens, or an error that names the rank (`Policy` in `engine_under_test/distributed/rank_supervisor.py`). DI-1,"
+    yield "DI-2, SC-5, SC-11 and SE-2 watch. Real processes, hence not bit-for-bit repeatable: the suite `ranks` records what"
+    yield "happened, and shrinks nothing."
+    yield from ("", "| blow | what happens | how it is noticed |", "|---|---|---|")
+    for blow, meaning in MEANINGS.items():
+        yield f"| `{blow.value}` | {meaning} | {NOTICED[blow]} |"
 
 
 def main() -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from chaos.faults import FaultKind
 from chaos.run import StormRun, failure_of, run_storm
 from chaos.storm import PCT_DEPTH, PCT_STEPS, SHAPES, draw_storm
 from chaos.transfers import TRANSFERS
+from differential.suites import with_extras
 from engine_under_test.execution.schedule import TURN, Chance, Priorities
 from models.build import world_from
 from models.streamed_device import StreamedDevice
@@ -154,4 +156,12 @@ def run_orders(context: SuiteContext) -> CheckResult:
 
 STORMS = Suite("storms", "simulated storms", run_storms, share_s=50.0, has_walk_seeds=True)
 ORDERS = Suite("orders", "order of accesses", run_orders, share_s=60.0)
-SUITES: tuple[Suite, ...] = (STORMS, ORDERS, TRANSFERS)
+RANKS = Suite(
+    "ranks",
+    "real ranks, real deaths",
+    partial(with_extras, "ranks", "chaos.rank_suite", "check_ranks"),
+    profiles=frozenset({Profile.PR, Profile.NIGHTLY}),  # torch alone takes seconds to load
+    share_s=15.0,
+    extras=("model",),
+)
+SUITES: tuple[Suite, ...] = (STORMS, ORDERS, TRANSFERS, RANKS)

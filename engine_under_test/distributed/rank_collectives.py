@@ -34,6 +34,11 @@ class Collectives:
         self._inside = inside
         self._done: list[str] = []
 
+    @property
+    def num_begun(self) -> int:
+        """Since the last record was taken."""
+        return len(self._done)
+
     def take_record(self) -> tuple[str, ...]:
         """What was summed up since the last call, in order."""
         done, self._done = tuple(self._done), []

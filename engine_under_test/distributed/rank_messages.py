@@ -83,9 +83,11 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The rank lives."""
+    """The rank lives, and has got so far: its last step, and the collectives of it that it has begun."""
 
     generation: int
+    sequence: int
+    num_collectives: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,10 +97,7 @@ def _be_rank(end: socket.socket, parent: int, not_mine: list[int]) -> None:
 
 
 def main() -> None:
-    import torch.distributed  # noqa: F401 - loaded once, here, for all the ranks to come
-
-    import engine_under_test.distributed.rank_models  # noqa: F401 - likewise
-
+    """Everything that a rank needs was loaded with this module, once, for all the ranks to come."""
     owner = socket.socket(fileno=int(sys.argv[1]))
     Nursery(owner).run()
 

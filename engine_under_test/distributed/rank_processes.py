@@ -13,8 +13,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from engine_under_test.distributed.rank_link import Link
 from engine_under_test.errors import AssayError
@@ -62,6 +63,7 @@ class Processes:
         self._socket: socket.socket | None = None
         self._heard = b""
         self._exits: dict[int, int] = {}
+        self._log: IO[bytes] | None = None  # what ranks and nursery print: of use only when none can be had
 
     def start(self) -> LocalProcess:
         """See `Launcher.start`."""
@@ -78,18 +80,29 @@ class Processes:
             finally:
                 theirs.close()
             return LocalProcess(pid, Link(ours), self)
-        raise AssayError("no process for a rank could be started: the nursery ends as soon as it begins; see what it printed")
+        raise AssayError(f"no process for a rank could be started, the nursery ended with: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        if self._log is None:
+            return "nothing"
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "nothing"
 
     def _open(self) -> socket.socket:
         if self._socket is None:
             ours, theirs = socket.socketpair()
             environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
             environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
+            if self._log is None:
+                self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the nurseries of this object
             with theirs:
                 self._nursery = subprocess.Popen(
                     [sys.executable, "-m", "engine_under_test.distributed.rank_nursery", str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
                     start_new_session=True,  # an interrupt from the keyboard is the driver's business
                     env=environment,
                 )

@@ -29,6 +29,7 @@ from engine_under_test.distributed.rank_messages import (
     Step,
     Waiting,
 )
+from engine_under_test.distributed.rank_models import build
 from engine_under_test.errors import ProtocolError, RunnerError
 
 _Message = TypeVar("_Message")
@@ -42,9 +43,11 @@ def serve(end: socket.socket) -> int:
     inbox = _Inbox(link)
     try:
         start = inbox.next(Start)
-        threading.Thread(target=_beat, args=(link, start), daemon=True).start()
+        rank = _Rank(start, link, inbox)
+        threading.Thread(target=_beat, args=(link, rank, start), daemon=True).start()
         try:
-            _Rank(start, link, inbox).run()
+            rank.join()
+            rank.run()
         except LinkEnded:
             raise
         except Exception as error:
@@ -56,7 +59,7 @@ def serve(end: socket.socket) -> int:
     return DRIVER_GONE
 
 
-def _beat(link: Link, start: Start) -> None:
+def _beat(link: Link, rank: _Rank, start: Start) -> None:
     """Says that the rank lives, and ends it when nobody is there to hear it, whatever else it is doing."""
     poll = select.poll()
     poll.register(link.fileno(), select.POLLRDHUP)
@@ -64,7 +67,7 @@ def _beat(link: Link, start: Start) -> None:
         if poll.poll(start.config.patience.beat_s * 1000) or link.is_ended:
             os._exit(DRIVER_GONE)
         if not link.has_unsent:  # a driver that does not listen finds one beat more, not thousands
-            link.post(Beat(start.generation))
+            link.post(Beat(start.generation, *rank.progress))
 
 
 class _Inbox:
@@ -96,14 +99,21 @@ class _Rank:
         self._inbox = inbox
         self._sequence = 0
         self._told_inside = True
-        config = start.config
+        self._collectives = Collectives(start.rank, start.config.world_size, self._inside)
+        self._tell: Callable[[PhaseReached], None] | None = None
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """The last step, and the collectives of it that were begun."""
+        return self._sequence, self._collectives.num_begun
+
+    def join(self) -> None:
+        """Meets the others and builds the runner."""
+        config = self._start.config
         self._tell = _function(config.phases) if config.phases else None
         self._reach(RankPhase.JOINING)
-        self._collectives = Collectives(start.rank, config.world_size, self._inside)
         if config.world_size > 1:
             self._meet(config)
-        from engine_under_test.distributed.rank_models import build
-
         self._runner = build(config, self._collectives)
 
     def _meet(self, config: RankConfig) -> None:
@@ -114,7 +124,8 @@ class _Rank:
         else:
             where = self._inbox.next(Meet)
             store = go_to(where.host, where.port, config.patience.join_s)
-        meet(store, start.rank, config.world_size, config.backend, config.patience.step_s)
+        # The driver, who sees all ranks, is to lose its patience first.
+        meet(store, start.rank, config.world_size, config.backend, 2 * config.patience.step_s)
 
     def run(self) -> None:
         """Executes steps until the driver leaves."""

@@ -137,7 +137,8 @@ class Ranks:
         self._joined: dict[int, Joined] = {}
         self._out: dict[int, RankLaunch] = {}
         self._sequence = 0
-        self._progress_s = 0.0
+        self._progress_s = 0.0  # when something was answered last
+        self._progress: dict[int, tuple[int, int]] = {}  # of each rank, as its last beat told it
         self._lost: RankLost | None = None
         self._is_closed = False
         self._vitals = Vitals((), config.patience.silence_s, 0.0)
@@ -222,6 +223,7 @@ class Ranks:
         self.generation += 1
         self._sequence = 0
         self._joined.clear()
+        self._progress.clear()
         self._lost = None
         try:
             for rank in range(config.world_size):
@@ -283,7 +285,9 @@ class Ranks:
                 process.link.post(Meet(self.generation, "127.0.0.1", message.port))
         elif isinstance(message, Joined):
             self._join(rank, message)
-        elif not isinstance(message, Beat):
+        elif isinstance(message, Beat):
+            self._progress[rank] = message.sequence, message.num_collectives
+        else:
             self._break(rank, f"said something that no rank says: {type(message).__name__}")
 
     def _join(self, rank: int, message: Joined) -> None:
@@ -319,16 +323,21 @@ class Ranks:
 
     def _crashed(self, rank: int, message: Crashed) -> None:
         """A failed collective is most often the echo of another rank's end: that one is looked for first."""
-        if message.is_echo:
-            deadline = time.monotonic() + _CAUSE_S
-            while time.monotonic() < deadline:
-                for other, process in enumerate(self._processes):
-                    if other != rank and process.has_ended() and (how := process.how_it_ended(_CAUSE_S)):
-                        own = [each for each in process.link.take() if isinstance(each, Crashed)]
-                        if not (own and own[0].is_echo):
-                            self._break(other, f"failed: {own[0].reason}" if own else how)
-                            return
-                time.sleep(0.01)
+        deadline = time.monotonic() + (_CAUSE_S if message.is_echo else 0.0)
+        suspects = set(range(len(self._processes))) - {rank}
+        while suspects and time.monotonic() < deadline:
+            for other in tuple(suspects):
+                process = self._processes[other]
+                words = [each for each in process.link.take() if isinstance(each, Crashed)]
+                if words and words[0].is_echo:
+                    suspects.discard(other)
+                elif words:
+                    self._break(other, f"failed: {words[0].reason}")
+                    return
+                elif process.link.is_ended or process.has_ended():
+                    self._break(other, process.how_it_ended(_CAUSE_S) or "lost its connection")
+                    return
+            time.sleep(0.01)
         self._break(rank, f"failed: {message.reason}")
 
     def _judge_silence(self, now: float) -> None:
@@ -345,7 +354,11 @@ class Ranks:
         if refused and waited >= patience.silence_s:
             self._break(refused[0], f"refused plan {oldest.plan_id} alone: {oldest.answers[refused[0]].error}")
         elif waited >= patience.step_s:
-            self._break(missing[0], f"has not answered plan {oldest.plan_id} for {patience.step_s:g} s, though it lives")
+            last = min(missing, key=lambda rank: self._progress.get(rank, (0, 0)))
+            far = ", ".join(
+                "rank {}: step {}, {} collectives".format(rank, *self._progress.get(rank, (0, 0))) for rank in missing
+            )
+            self._break(last, f"has not answered plan {oldest.plan_id} for {patience.step_s:g} s, though it lives ({far})")
 
     # The end of a generation
 

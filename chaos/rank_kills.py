@@ -1,0 +1,239 @@
+"""Real deaths of real ranks under an engine that serves: what it does, a history of it, and the verdicts.
+
+Owns the workload, the order of strikes and the record. A run on real processes is not bit-for-bit repeatable: which of two
+ranks is seen to fail first depends on the machine. So its history is the account, and its title says how to run the like again.
+Never: what must hold (`properties/rank_checkers.py`, `properties/checkers.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import product
+from random import Random
+
+from chaos.rank_strikes import STRIKE, Blow, Strike, to_argument
+from engine_under_test.config import EngineConfig
+from engine_under_test.distributed.rank_config import FingerprintModel, Patience, RankConfig
+from engine_under_test.distributed.rank_messages import RankPhase
+from engine_under_test.distributed.rank_processes import Launcher, LocalProcess
+from engine_under_test.distributed.rank_supervisor import Policy, RankSupervisor
+from engine_under_test.distributed.ranks import Ranks
+from engine_under_test.engine import Engine
+from engine_under_test.execution.fingerprint import FingerprintRunner
+from engine_under_test.types import Event, FinishReason, Output, RankEvent, RankEventKind, Request, SamplingParams
+from properties.checkers import CHECKERS, CheckerVerdict, run_checkers
+from properties.history import History
+from properties.invariants.predicate import violation
+from properties.op import Op, OpKind
+from properties.rank_checkers import RANK_CHECKERS
+from properties.verdict import Violation
+
+JUDGES = (*(each for each in CHECKERS if each.identifier in ("SC-5", "SC-11", "SC-14", "SK-3", "SE-2")), *RANK_CHECKERS)
+PATIENCE = Patience(beat_s=0.1, silence_s=2.0, step_s=4.0)
+_STEP_PHASES = (RankPhase.BEFORE_PLAN, RankPhase.IN_COLLECTIVE, RankPhase.BEFORE_REPLY)
+_NUM_REQUESTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class RankStorm:
+    """A group, a policy, and the blows that it is dealt. The workload is a pure function of the seed."""
+
+    seed: int
+    world_size: int
+    policy: Policy
+    strikes: tuple[Strike, ...]
+    depth: int = 1
+
+    @property
+    def title(self) -> str:
+        """What this storm is, in a line."""
+        blows = "; ".join(f"rank {each.rank}, generation {each.generation}: {each.words}" for each in self.strikes)
+        return f"{self.world_size} ranks, seed {self.seed:#x}, depth {self.depth}, {self.policy}: {blows or 'no blow'}"
+
+
+@dataclass(slots=True)
+class RankRun:
+    """What a storm came to. ``facts``: the life of the group in a person's words."""
+
+    storm: RankStorm
+    history: History
+    verdicts: tuple[CheckerVerdict, ...] = ()
+    num_restarts: int = 0
+    num_steps: int = 0
+    took_s: float = 0.0
+    ends: dict[FinishReason, int] = field(default_factory=dict)
+    violation: Violation | None = None
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        told = [each for each in self.history.of(RankEvent) if each.kind not in (RankEventKind.SENT, RankEventKind.EXECUTED)]
+        begin = told[0].at_s if told else 0.0
+        return tuple(
+            f"{each.at_s - begin:8.3f} s  generation {each.generation}: {each.kind}"
+            f"{'' if each.rank is None else f' rank {each.rank}'}{f' ({each.reason})' if each.reason else ''}"
+            for each in told
+        )
+
+    @property
+    def noticed_s(self) -> tuple[float, ...]:
+        """From each blow's step being sent to its loss being noticed."""
+        blows: dict[int, float] = {}
+        found = []
+        for event in self.history.of(RankEvent):
+            if event.kind is RankEventKind.STRUCK:
+                blows[event.generation] = event.at_s
+            elif event.kind is RankEventKind.LOST and event.generation in blows:
+                found.append(event.at_s - blows.pop(event.generation))
+        return tuple(found)
+
+
+def every_storm(seed: int, world_sizes: Sequence[int] = (2, 4)) -> Iterator[RankStorm]:
+    """Each blow at each phase under each policy, at a rank and a step drawn from the seed."""
+    for number, (world_size, blow, phase, policy) in enumerate(product(world_sizes, Blow, _STEP_PHASES, Policy)):
+        random = Random(f"ranks/{seed}/{number}")
+        strike = Strike(blow, phase, random.randrange(world_size), random.randint(2, 8))
+        yield RankStorm(seed * 1000 + number, world_size, policy, (strike,), random.randint(0, 2))
+
+
+def run_rank_storm(storm: RankStorm, launcher: Launcher, patience: Patience = PATIENCE) -> RankRun:
+    """Serves the workload through the storm; then everything is judged. Ends in bounded time whatever the ranks do."""
+    began = time.monotonic()
+    run = RankRun(storm, History({"storm": storm.title, "is_repeatable": False}))
+    config = EngineConfig(
+        num_blocks=24, block_size=4, vocab_size=64, max_tokens_per_step=16, max_num_seqs=4, max_plans_in_flight=storm.depth + 1
+    )
+    requests = tuple(_requests(storm.seed, config.vocab_size))
+    _serve_twins(run.history, config, requests)
+    recorder = _Recorder(run.history, storm.strikes, patience)
+    ranks = RankConfig(
+        storm.world_size, FingerprintModel(config.vocab_size), config.num_blocks, config.block_size, patience=patience,
+        phases=STRIKE, phases_argument=to_argument(storm.strikes),
+    )  # fmt: skip
+    with Ranks(ranks, launcher, tell=recorder.rank) as group:
+        engine = Engine(config, group, observer=recorder.event)
+        supervisor = RankSupervisor(engine, group, storm.policy)
+        run.violation = _serve(run, engine, supervisor, group, recorder, requests)
+        run.num_restarts = supervisor.num_restarts
+        recorder.flush(engine)
+    run.violation = run.violation or recorder.left_over() or _given_up(run)
+    run.verdicts = run_checkers(run.history, JUDGES)
+    run.violation = run.violation or next((each.violation for each in run.verdicts if each.violation is not None), None)
+    run.took_s = time.monotonic() - began
+    return run
+
+
+def _given_up(run: RankRun) -> Violation | None:
+    """One loss is no reason to end anybody, where the policy is to continue."""
+    errors = run.ends.get(FinishReason.ERROR, 0)
+    if run.storm.policy is Policy.CONTINUE and len(run.storm.strikes) == 1 and errors:
+        return violation("DI-2", f"{errors} requests", "ended with an error after a single loss", "go on, as the policy says")
+    return None
+
+
+class _Recorder:
+    """What engine and group tell, in the order in which it may stand in a history."""
+
+    def __init__(self, history: History, strikes: Sequence[Strike], patience: Patience) -> None:
+        self._history = history
+        self._due = {(each.generation, each.sequence): each for each in strikes}
+        self._bound_s = patience.notice_s + (patience.step_s if any(each.blow is Blow.STALL for each in strikes) else 0.0)
+        self._generation = 0
+        self.outputs: list[Output] = []
+        self.pids: list[int] = []
+
+    def event(self, event: Event) -> None:
+        self._history.add(event)
+
+    def rank(self, event: RankEvent) -> None:
+        """A step that a blow waits for is sent: from now on it must be noticed."""
+        self._history.add(event)
+        due = self._due.pop((event.generation, event.sequence), None) if event.kind is RankEventKind.SENT else None
+        if due is not None:
+            self._history.add(
+                RankEvent(
+                    RankEventKind.STRUCK, event.generation, event.at_s, due.rank, event.sequence,
+                    bound_s=self._bound_s, reason=due.words,
+                )
+            )  # fmt: skip
+
+    def note_restart(self, engine: Engine) -> None:
+        """If the engine has begun anew, that stands in the history as the operation that it is."""
+        generation = engine.snapshot().generation
+        if generation != self._generation:
+            self._generation = generation
+            self._history.add_op(Op(OpKind.RESTART))
+
+    def note_processes(self, group: Ranks) -> None:
+        """Whoever computes now."""
+        self.pids += [each.pid for each in group.processes if isinstance(each, LocalProcess) and each.pid not in self.pids]
+
+    def flush(self, engine: Engine) -> None:
+        """What the engine has told its users since."""
+        outputs = engine.take_outputs()
+        self.outputs += outputs
+        self._history.extend(outputs)
+
+    def left_over(self) -> Violation | None:
+        """No process outlives its group."""
+        left = [pid for pid in self.pids if os.path.exists(f"/proc/{pid}")]
+        if left:
+            return violation("DI-2", f"processes {left}", "there behind the end of their group", "gone")
+        return None
+
+
+def _serve(
+    run: RankRun,
+    engine: Engine,
+    supervisor: RankSupervisor,
+    group: Ranks,
+    recorder: _Recorder,
+    requests: Sequence[Request],
+) -> Violation | None:
+    waiting = list(requests)
+    bound = 200 * (1 + len(run.storm.strikes))
+    while (waiting or engine.has_work) and run.num_steps < bound:
+        if waiting and run.num_steps % 3 == 0:
+            request = waiting.pop(0)
+            run.history.add_op(Op(OpKind.ADD, request=request), admission=engine.submit(request))
+        recorder.note_processes(group)
+        supervisor.step()
+        run.num_steps += 1
+        recorder.note_restart(engine)
+        recorder.flush(engine)
+    run.history.add_op(Op(OpKind.DRAIN))
+    while (engine.poll() or engine.snapshot().unsettled) and run.num_steps < bound:
+        supervisor.step()
+        run.num_steps += 1
+    run.history.add(deepcopy(engine.counters))
+    for output in recorder.outputs:
+        if output.finish_reason is not None:
+            run.ends[output.finish_reason] = run.ends.get(output.finish_reason, 0) + 1
+    if engine.has_work:
+        return violation("DI-2", f"the engine after {run.num_steps} steps", "requests without an end", "an end of each")
+    return None
+
+
+def _requests(seed: int, vocab_size: int) -> Iterator[Request]:
+    random = Random(f"ranks/requests/{seed}")
+    for number in range(_NUM_REQUESTS):
+        prompt = tuple(random.randrange(vocab_size) for _ in range(random.randint(3, 24)))
+        temperature = random.choice((0.0, 0.0, 1.0))
+        sampling = SamplingParams(
+            max_tokens=random.randint(4, 12), temperature=temperature, seed=random.randrange(2**32), n=random.choice((1, 1, 2))
+        )
+        yield Request(f"r{number}", prompt, sampling)
+
+
+def _serve_twins(history: History, config: EngineConfig, requests: Sequence[Request]) -> None:
+    """The same requests under other names through an engine of one rank that nothing befalls."""
+    engine = Engine(config, FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size))
+    for request in requests:
+        twin = replace(request, request_id=f"twin of {request.request_id}")
+        history.add_op(Op(OpKind.ADD, request=twin), admission=engine.submit(twin))
+    while engine.has_work:
+        engine.step()
+    history.extend(engine.take_outputs())

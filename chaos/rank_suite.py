@@ -1,0 +1,161 @@
+"""The suite of ranks: a World over a group of them, with all the catalogue, and real deaths under an engine that serves.
+
+Owns sizes and floors. Real processes are not bit-for-bit repeatable, so this suite has no digests and nothing to shrink: what
+it finds comes with the account of what happened. It needs a machine that may start processes and connect them over the
+loopback device, and the extra `model` for torch.distributed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from chaos.rank_device import RankDevice
+from chaos.rank_kills import RankRun, RankStorm, every_storm, run_rank_storm
+from chaos.rank_strikes import Blow, Strike
+from chaos.storm import SHAPES
+from engine_under_test.distributed.rank_config import FingerprintModel, Patience, RankConfig
+from engine_under_test.distributed.rank_messages import RankPhase
+from engine_under_test.distributed.rank_processes import Launcher, Processes
+from engine_under_test.distributed.rank_supervisor import Policy
+from engine_under_test.distributed.ranks import Ranks
+from engine_under_test.errors import AssayError
+from models.build import hasher_of, target_from
+from models.walk import walk_ops
+from models.world import World
+from properties.checkers import run_checkers
+from properties.history import History
+from properties.rank_checkers import AGREEMENT
+from properties.suite import CheckResult, Failure, Figure, Label, Profile, SuiteContext
+from properties.verdict import Verdict, Violation
+
+SUITE_ID = "ranks"
+_WALK_OPS = {Profile.QUICK: 60, Profile.PR: 200, Profile.NIGHTLY: 2000}
+_WALKS = {
+    Profile.QUICK: ((2, "small-deep"),),
+    Profile.PR: ((2, "small-deep"), (4, "large-deeper")),
+    Profile.NIGHTLY: tuple((size, label) for size in (1, 2, 4) for label in SHAPES),
+}
+# Longer than a machine that does ten other things keeps a process waiting; shorter than anybody likes to wait in a gate.
+PATIENCE = Patience(beat_s=0.1, silence_s=4.0, step_s=8.0)
+
+
+def storms_of(profile: Profile, seed: int) -> Iterator[RankStorm]:
+    """A kill in the quick profile; in pr kills at each phase, another one during the recovery, and one of each other blow that
+    is noticed by more than a clock that runs out; everything at night."""
+    if profile is Profile.NIGHTLY:
+        yield from every_storm(seed)
+        return
+    chosen = [
+        (2, Policy.CONTINUE, Blow.KILL, RankPhase.IN_COLLECTIVE),
+        (2, Policy.END, Blow.KILL, RankPhase.BEFORE_REPLY),
+        (4, Policy.CONTINUE, Blow.KILL, RankPhase.BEFORE_PLAN),
+        (2, Policy.END, Blow.RAISE, RankPhase.IN_COLLECTIVE),
+        (2, Policy.CONTINUE, Blow.CUT, RankPhase.BEFORE_REPLY),
+        (4, Policy.END, Blow.PART, RankPhase.IN_COLLECTIVE),
+        (2, Policy.CONTINUE, Blow.FREEZE, RankPhase.IN_COLLECTIVE),
+    ]
+    for number, (size, policy, blow, phase) in enumerate(chosen[: 1 if profile is Profile.QUICK else None]):
+        strikes: tuple[Strike, ...] = (Strike(blow, phase, (seed + number) % size, 2 + (seed + number) % 5),)
+        if number == 2:
+            strikes += (Strike(Blow.KILL, RankPhase.JOINING, 1, 0, generation=2),)
+        yield RankStorm(seed + number, size, policy, strikes, number % 3)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What was done and seen so far."""
+
+    examples: int = 0
+    ops: int = 0
+    noops: int = 0
+    reached: Counter[str] = field(default_factory=Counter)
+    evaluations: Counter[str] = field(default_factory=Counter)
+    missed: list[str] = field(default_factory=list)
+    longest_s: float = 0.0
+
+    def add_storm(self, run: RankRun) -> None:
+        self.examples += 1
+        self.ops += run.num_steps
+        for strike, noticed in zip(run.storm.strikes, run.noticed_s, strict=False):
+            self.reached[f"{strike.blow} {strike.phase}"] += 1
+            self.longest_s = max(self.longest_s, noticed)
+        self.reached["groups that began anew"] += run.num_restarts
+        self.reached.update({f"requests that ended by {reason}": count for reason, count in run.ends.items()})
+        for each in run.verdicts:
+            self.evaluations[each.identifier] += each.evidence
+            if each.verdict is Verdict.UNKNOWN:
+                self.missed.append(f"{each.identifier} in {run.storm.title}: {each.note}")
+        if not run.noticed_s:
+            self.missed.append(f"a blow that falls, in {run.storm.title}")
+
+
+def check_ranks(context: SuiteContext) -> CheckResult:
+    """Walks, then storms, up to the first violation."""
+    sums, processes = _Sums(), Processes()
+    storms = tuple(storms_of(context.profile, context.seed % 2**32))
+    total = len(_WALKS[context.profile]) + len(storms)
+    failure: Failure | None = None
+    try:
+        for size, label in _WALKS[context.profile]:
+            failure = failure or _walk(context, size, label, processes, sums)
+            context.progress(sums.examples, total)
+        for storm in storms:
+            if failure is None:
+                run = run_rank_storm(storm, processes, PATIENCE)
+                sums.add_storm(run)
+                failure = None if run.violation is None else _failure(run.violation, storm.title, run.facts)
+                context.progress(sums.examples, total)
+    except AssayError as error:
+        return CheckResult(SUITE_ID, Verdict.UNKNOWN, note=f"no group of ranks could be had here: {error}")
+    finally:
+        processes.close()
+    missed = () if failure else tuple(sums.missed)
+    return CheckResult(
+        SUITE_ID,
+        Verdict.INVALID if failure else Verdict.UNKNOWN if missed else Verdict.VALID,
+        examples=sums.examples,
+        ops=sums.ops,
+        noops=sums.noops,
+        reached=dict(sorted(sums.reached.items())),
+        missed=missed,
+        invariants=dict(sums.evaluations),
+        failures=(failure,) if failure else (),
+        figures=(
+            Figure(
+                "ranks.longest_notice", sums.longest_s, "s", Label.OBSERVED,
+                f"from a step being sent to its rank being lost, bound {PATIENCE.notice_s:g} s; for a frozen one "
+                f"{PATIENCE.silence_s:g} s of it are silence",
+            ),
+        ),
+        note=f"{sums.examples} runs on real processes, not bit-for-bit repeatable",
+    )  # fmt: skip
+
+
+def _walk(context: SuiteContext, size: int, label: str, launcher: Launcher, sums: _Sums) -> Failure | None:
+    """A seeded walk of all verbs over a World whose tokens and cells are the group's."""
+    spec = SHAPES[label].spec()
+    target = target_from(spec)
+    caps = target.caps
+    history = History()
+    config = RankConfig(
+        size, FingerprintModel(caps.vocab_size), caps.num_blocks, caps.block_size, patience=PATIENCE, shows_evidence=True
+    )
+    with Ranks(config, launcher, tell=history.add) as group:
+        world = World(target, hasher=hasher_of(spec), device=RankDevice(caps, group))
+        world.run(islice(walk_ops(context.seed % 2**32, SHAPES[label]), _WALK_OPS[context.profile]))
+    sums.examples += 1
+    sums.ops += world.ops
+    sums.noops += world.noops
+    sums.reached[f"steps of {size} ranks"] += world.checked_steps
+    sums.evaluations.update(world.evaluations)
+    (agreement,) = run_checkers(history, (AGREEMENT,))
+    sums.evaluations[agreement.identifier] += agreement.evidence
+    found = world.violation or agreement.violation
+    return None if found is None else _failure(found, f"{label} on {size} ranks, seed {context.seed:#x}", ())
+
+
+def _failure(violation: Violation, title: str, facts: tuple[str, ...]) -> Failure:
+    return Failure(replace(violation, facts=(*violation.facts, *facts)), f"{SUITE_ID}: {title}")
