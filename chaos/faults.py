@@ -19,6 +19,7 @@ class FaultKind(StrEnum):
     PRIORITIES = "priorities"
     HELD_FENCES = "held-fences"
     REFUSED_BLOCKS = "refused-blocks"
+    REFUSED_MEMORY = "refused-memory"
     LOST_PLANS = "lost-plans"
     STALE_RESULTS = "stale-results"
     CACHE_RESETS = "cache-resets"

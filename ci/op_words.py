@@ -40,6 +40,12 @@ def _fences(op: Op) -> tuple[str, str]:
     return ("hold fences", "no plan settles") if op.on else ("release fences", "plans settle again")
 
 
+def _memory(op: Op) -> tuple[str, str]:
+    if op.k < 1:
+        return "grant memory", "the device refuses no allocation"
+    return f"refuse memory {op.k}", f"allocation number {op.k} from now on{', and every later one' if op.on else ''}"
+
+
 def _place(k: int) -> str:
     return "the oldest" if k == 0 else f"the oldest but {k}"
 
@@ -54,6 +60,7 @@ _WORDS: dict[OpKind, Callable[[Op], tuple[str, str]]] = {
     OpKind.ABANDON: lambda op: (f"abandon {op.k}", f"{_place(op.k)} plan and later ones are lost"),
     OpKind.ROLLBACK: lambda _op: ("rollback", "the next step is reserved, then undone"),
     OpKind.REFUSE_BLOCK: lambda op: (f"refuse block {op.k}", f"block number {op.k} taken from now on"),
+    OpKind.REFUSE_MEMORY: _memory,
     OpKind.HOLD_FENCES: _fences,
     OpKind.ADVANCE: lambda op: (f"advance {op.seconds:g} s", "the clock moves"),
     OpKind.DRAIN: lambda _op: ("drain", "faults healed, everything runs to its end"),

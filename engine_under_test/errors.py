@@ -45,6 +45,10 @@ class RankLost(AssayError):
         self.rows: dict[int, int] = {}
 
 
+class OutOfMemory(RunnerError):
+    """The device or the host has no memory for the step. Nothing of it was put on the device."""
+
+
 class ProtocolError(AssayError):
     """A verb called out of turn, or a result that does not fit its plan."""
 

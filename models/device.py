@@ -26,7 +26,7 @@ from properties.op import Op
 class Flight:
     """A launched plan on its way: first queued, then executed, then handed in (or lost)."""
 
-    __slots__ = ("execution", "is_dropped", "is_handed", "plan_id", "step", "tracks", "uses", "writes")
+    __slots__ = ("execution", "is_dropped", "is_handed", "is_refused", "plan_id", "step", "tracks", "uses", "writes")
 
     def __init__(self, step: PlannedStep, tracks: list[Track]) -> None:
         self.step = step
@@ -35,6 +35,7 @@ class Flight:
         self.execution: Execution | None = None
         self.is_handed = False
         self.is_dropped = False  # it will never run
+        self.is_refused = False  # the device had no memory for it
         reservation = step.reservation
         self.uses: frozenset[int] = frozenset(chain.from_iterable(reservation.tables)).union(
             *(copy[:2] for copy in reservation.copies)
@@ -60,6 +61,17 @@ class Device:
         self._look_at_store()
 
     orders: Callable[[], tuple[tuple[Race, ...], tuple[Misdeclared, ...]]] | None = None  # for devices with streams
+
+    @property
+    def is_short(self) -> bool:
+        """Whether an allocation is going to be refused."""
+        return False
+
+    def refuse_memory(self, kth: int, is_for_good: bool) -> bool:
+        """The k-th allocation from now on is refused, and every later one if it is for good; 0: none is. Whether that changes
+        anything here."""
+        del kth, is_for_good
+        return False
 
     def begin(self, op_index: int, op: Op) -> None:
         """World begins an op: for devices that play with time."""

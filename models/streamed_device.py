@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from engine_under_test.errors import RunnerError
+from engine_under_test.errors import OutOfMemory, RunnerError
 from engine_under_test.execution.fingerprint import BUFFER, FingerprintLaunch, FingerprintRunner
 from engine_under_test.execution.schedule import Chooser, Delays
 from engine_under_test.execution.simulated_device import SimulatedDevice
@@ -25,11 +25,36 @@ from properties.op import Op
 HIDDEN = np.uint64(0x7FF8_1DDE_41DD_E41D)  # stands in every page that the running operation has not declared
 
 
+class KthRefused:
+    """Memory of a device that refuses the k-th allocation from when it was told to."""
+
+    def __init__(self) -> None:
+        self.left = 0  # allocations up to the refused one; 0: none is
+        self.is_for_good = False
+        self.num_asked = 0
+        self.num_refused = 0
+
+    def admit(self, num_bytes: int) -> bool:
+        """See `seams.Memory`."""
+        del num_bytes
+        self.num_asked += 1
+        if self.left == 0:
+            return True
+        if self.left > 1:
+            self.left -= 1
+            return True
+        if not self.is_for_good:
+            self.left = 0
+        self.num_refused += 1
+        return False
+
+
 class StreamedDevice(Device):
     """As `Device`, over a `SimulatedDevice`. ``choices`` of the ops are followed where the chooser is `Delays`."""
 
     def __init__(self, caps: Caps, chooser: Chooser | None = None) -> None:
         self.simulated = SimulatedDevice(chooser, wrap=self._run_watched)
+        self.memory = KthRefused()
         self._launches: dict[int, FingerprintLaunch | RunnerError] = {}
         self._steps: dict[int, PlannedStep] = {}
         self._changed: defaultdict[int, set[int]] = defaultdict(set)
@@ -41,7 +66,9 @@ class StreamedDevice(Device):
 
     def _new_runner(self) -> FingerprintRunner:
         caps = self._caps
-        return FingerprintRunner(caps.num_blocks, caps.block_size, caps.vocab_size, noise=self._noise, device=self.simulated)
+        return FingerprintRunner(
+            caps.num_blocks, caps.block_size, caps.vocab_size, noise=self._noise, device=self.simulated, memory=self.memory
+        )
 
     def begin(self, op_index: int, op: Op) -> None:
         """The ops' own choices, and a turn of the device."""
@@ -51,6 +78,17 @@ class StreamedDevice(Device):
             self.simulated.chooser.expect(cause, op.choices)
         self.simulated.turn()
 
+    @property
+    def is_short(self) -> bool:
+        return self.memory.left > 0
+
+    def refuse_memory(self, kth: int, is_for_good: bool) -> bool:
+        memory = self.memory
+        if kth < 1 and memory.left == 0:
+            return False
+        memory.left, memory.is_for_good = max(kth, 0), is_for_good
+        return True
+
     def launch(self, step: PlannedStep) -> Flight:
         """The plan is put on the streams at once."""
         flight = super().launch(step)
@@ -58,6 +96,8 @@ class StreamedDevice(Device):
         self._steps[plan_id] = step
         try:
             self._launches[plan_id] = self._runner.launch(step.plan, step.reservation)
+        except OutOfMemory:
+            flight.is_refused = True
         except RunnerError as error:
             self._launches[plan_id] = error
         return flight

@@ -94,6 +94,7 @@ class World:
             OpKind.REFUSE_BLOCK: lambda op: self._refuse(op.k),
             OpKind.ABANDON: lambda op: self._abandon(op.k, never_runs=op.on),
             OpKind.LAND_AGAIN: lambda op: self._land_again(op.k),
+            OpKind.REFUSE_MEMORY: lambda op: self._refuse_memory(op.k, op.on),
             OpKind.RESET_CACHE: lambda _op: self._reset(),
             OpKind.RESTART: lambda op: self._restart(keeps_content=op.on),
             OpKind.DRAIN: lambda _op: self._drain(),
@@ -245,7 +246,7 @@ class World:
         flight = self._device.launch(step)
         self._flights.append(flight)
         self._watch.launched(flight)
-        return True
+        return self._abandon(len(self._flights) - 1, never_runs=True) if flight.is_refused else True
 
     def _land(self, k: int) -> bool:
         waiting = [flight for flight in self._flights if not flight.is_handed]
@@ -417,6 +418,11 @@ class World:
         self._watch.is_refusing = k >= 1
         return True
 
+    def _refuse_memory(self, k: int, is_for_good: bool) -> bool:
+        did = self.caps.has_transaction and self._device.refuse_memory(k, is_for_good)
+        self._watch.is_short = self._device.is_short
+        return did
+
     def _advance(self, op: Op) -> bool:
         if not op.seconds > 0:
             return False
@@ -461,6 +467,7 @@ class World:
     def _drain(self) -> bool:
         """Heals every fault and runs everything to its end, within what the target promises."""
         self._refuse(0)
+        self._refuse_memory(0, False)
         self._hold(False)
         self._watch.healed()
         did = False

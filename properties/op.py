@@ -31,6 +31,7 @@ class OpKind(StrEnum):
     REFUSE_BLOCK = "refuse_block"  # k: the k-th block taken from now on is refused, once
     ABANDON = "abandon"  # k: the k-th plan in flight is lost, and every later one; on: whatever did not run yet never will
     LAND_AGAIN = "land_again"  # k: a result that was handed in or abandoned before (0 = latest) is handed in (again)
+    REFUSE_MEMORY = "refuse_memory"  # k: the device refuses the k-th allocation from now on, once; on: and all later ones
     RESET_CACHE = "reset_cache"
     RESTART = "restart"  # on: the memory keeps its content
     DRAIN = "drain"  # faults healed, everything runs to its end: liveness and quiescence are checked

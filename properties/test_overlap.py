@@ -175,3 +175,45 @@ def test_a_language_model_on_streams_says_the_same(depth: int, chooser: str) -> 
     assert tell(work, run) == plain
     assert run.device.num_run > 30
     assert run.device.take_races() == ()
+
+
+class Refusing:
+    """Memory that refuses the k-th allocation, or all from the k-th on."""
+
+    def __init__(self, kth: int, is_for_good: bool = False) -> None:
+        self.kth, self.is_for_good, self.num_asked, self.num_refused = kth, is_for_good, 0, 0
+
+    def admit(self, num_bytes: int) -> bool:
+        assert num_bytes > 0
+        self.num_asked += 1
+        refuses = self.num_asked >= self.kth if self.is_for_good else self.num_asked == self.kth
+        self.num_refused += refuses
+        return not refuses
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_whatever_allocation_is_refused_nobody_is_told_another_token(depth: int) -> None:
+    work = [
+        ([1, 2, 3, 4, 5], SamplingParams(max_tokens=4), 0),
+        ([1, 2, 9], SamplingParams(max_tokens=3, temperature=1.0, seed=2), 1),
+        ([7, 7], SamplingParams(max_tokens=3, n=2), 0),
+    ]
+
+    def told(kth: int, is_for_good: bool) -> tuple[Told, Refusing]:
+        memory, device = Refusing(kth, is_for_good), SimulatedDevice(Chance(kth))
+        late = Late(depth, Delays(), runner=FingerprintRunner(10, 4, VOCAB, device=device, memory=memory), device=device)
+        found = tell(work, late)
+        assert not late.engine.snapshot().quarantined
+        assert device.take_races() == ()
+        return found, memory
+
+    plain, counted = told(10**6, False)
+    assert counted.num_asked >= 20
+    for kth in range(1, counted.num_asked + 1):
+        once, memory = told(kth, False)
+        assert memory.num_refused == 1
+        assert once == plain, "one refusal is tried again"
+        for_good, memory = told(kth, True)
+        for name, (tokens, reason) in for_good.items():
+            assert reason is FinishReason.ERROR or (tokens, reason) == plain[name]
+            assert tokens == plain[name][0][: len(tokens)]

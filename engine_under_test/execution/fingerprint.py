@@ -26,7 +26,7 @@ from engine_under_test.execution.landing import DeviceLaunch, Outcome
 from engine_under_test.execution.streams import StepStreams, fills_and_copies, nothing
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Draws, sample
-from engine_under_test.seams import Device, DeviceOp, Noise, Page, StreamDevice
+from engine_under_test.seams import Device, DeviceOp, Memory, Noise, Page, StreamDevice
 from engine_under_test.types import BlockCopy, Plan, Reservation, RowId
 
 BUFFER = "kv"  # of every page that this runner declares
@@ -73,7 +73,14 @@ class FingerprintRunner:
     """Executes plans on a store of ``(num_blocks + 1) * block_size`` fingerprint cells, block 0 being padding."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, vocab_size: int, *, device: Device | None = None, noise: Noise | None = None
+        self,
+        num_blocks: int,
+        block_size: int,
+        vocab_size: int,
+        *,
+        device: Device | None = None,
+        noise: Noise | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.store: law.Words = np.full(((num_blocks + 1) * block_size, 2), law.POISON)
         self._words = self.store.data.cast("B").cast("Q")  # the same memory: word 2 * slot + layer
@@ -84,7 +91,7 @@ class FingerprintRunner:
         self._block_size = block_size
         self._vocab_size = vocab_size
         self._device: Device = ImmediateDevice() if device is None else device
-        self._streams = StepStreams(self._device) if isinstance(self._device, StreamDevice) else None
+        self._streams = StepStreams(self._device, memory) if isinstance(self._device, StreamDevice) else None
         self._noise: Noise = PhiloxNoise() if noise is None else noise
         self._all_slots = frozenset(range(len(self.store)))
         self._all_blocks = frozenset(range(num_blocks + 1))

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-from engine_under_test.errors import ProtocolError, RunnerError
+from engine_under_test.errors import OutOfMemory, ProtocolError, RunnerError
 from engine_under_test.execution.streams import StepStreams, StreamedStep
 from engine_under_test.seams import Device, DeviceOp, Fence
 from engine_under_test.types import Plan, RowId, StepResult
@@ -65,6 +65,8 @@ class DeviceLaunch:
                 self._device.submit(op)
             now = partial(self._take, run, inputs)
             self._device.submit(DeviceOp(rows.name, rows.reads, rows.writes, now, self.plan_id))
+        except OutOfMemory:
+            raise
         except Exception as error:
             raise RunnerError(f"plan {self.plan_id}: the device took no more work: {error}; abandon it") from error
         self._fence = self._device.fence()

@@ -20,11 +20,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from engine_under_test.seams import DeviceOp, Fence, Page, Stream, StreamDevice
+from engine_under_test.errors import OutOfMemory
+from engine_under_test.seams import DeviceOp, Fence, Memory, Page, Stream, StreamDevice
 from engine_under_test.types import BlockCopy, Reservation
 
 INPUTS, OUTPUTS = "inputs", "outputs"  # buffers on the device
 PINNED_INPUTS, PINNED_OUTPUTS = "pinned inputs", "pinned outputs"  # buffers of the host that the device reads and writes
+_WORD_BYTES = 8
 SAMPLES = Page("samples", 0)  # the tokens sampled last, for plans behind
 
 
@@ -91,8 +93,9 @@ class StreamedStep:
 class StepStreams:
     """Launches steps on the streams of one device."""
 
-    def __init__(self, device: StreamDevice, num_buffers: int = 4) -> None:
+    def __init__(self, device: StreamDevice, memory: Memory | None = None, num_buffers: int = 4) -> None:
         self._device = device
+        self._memory = memory
         self._buffers = [_Buffers(number) for number in range(num_buffers)]
         self._next = 0
 
@@ -100,7 +103,9 @@ class StepStreams:
         self, plan_id: int, before: Iterable[DeviceOp], rows: DeviceOp, inputs: Any, compute: Callable[[Any], Any]
     ) -> StreamedStep:
         """``before``: fills and copies, in order. ``rows`` declares what `compute` reads and writes in KV; it is given the
-        inputs as the device has them by then, and returns the outcome."""
+        inputs as the device has them by then, and returns the outcome. Raises OutOfMemory, with nothing on the device, if one
+        of the four staging buffers is refused."""
+        self._allocate(plan_id, rows)
         device, buffers = self._device, self._buffers[self._next]
         self._next = (self._next + 1) % len(self._buffers)
         if buffers.owner is not None:
@@ -134,3 +139,13 @@ class StepStreams:
         ended = device.submit_to(Stream.COPY_OUT, op("download", OUTPUTS, PINNED_OUTPUTS, download), after=(computed,))
         step = buffers.owner = StreamedStep(device, buffers, computed, ended)
         return step
+
+    def _allocate(self, plan_id: int, rows: DeviceOp) -> None:
+        """Asks for each staging buffer, on the host and on the device: a word for each page that the rows touch."""
+        memory = self._memory
+        if memory is None:
+            return
+        num_bytes = _WORD_BYTES * (len(rows.reads) + len(rows.writes))
+        for name in (PINNED_INPUTS, INPUTS, OUTPUTS, PINNED_OUTPUTS):
+            if not memory.admit(num_bytes):
+                raise OutOfMemory(f"plan {plan_id}: {num_bytes} bytes of {name} were refused; run fewer rows at once")

@@ -92,7 +92,7 @@ class TransformerRunner:
             attention = FixedTiles()
         self._attention = choose_attention(self._place) if attention is None else attention
         self._device: Device = ImmediateDevice() if device is None else device
-        self._streams = StepStreams(self._device) if isinstance(self._device, StreamDevice) else None
+        self._streams = StepStreams(self._device, memory) if isinstance(self._device, StreamDevice) else None
         self._noise: Noise = PhiloxNoise() if noise is None else noise
         self._memory = StepMemory(memory)
         if product is None:

@@ -237,15 +237,18 @@ def _plan_prefills(view: View, prefills: list[tuple[Sequence, int]], rows: _Rows
 
 
 def _plan_waiting(view: View, rows: _Rows, room: Room) -> None:
-    """Whoever may enter, strictly in order: the first that may not keeps everybody behind it out (SC-8)."""
+    """Whoever may enter, strictly in order: the first that may not keeps everybody behind it out (SC-8).
+
+    In a second try the rows that failed enter before those who came since, however urgent: they had entered before them.
+    """
     config = view.config
     only = view.only
     size = config.block_size
     admitted: list[Sequence] = []
-    waiting = view.waiting
+    waiting = view.waiting if only is None else [seq for seq in view.waiting if seq in only]
     while waiting:
         seq = next_waiting(config.order, waiting, admitted, config.max_overtakes)
-        if seq is None or (only is not None and seq not in only):
+        if seq is None:
             return
         entry = try_to_enter(view, seq, room)
         if entry is None:

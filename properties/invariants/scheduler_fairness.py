@@ -89,7 +89,8 @@ def preemptions_lead_somewhere(moment: Moment) -> Violation | None:
 
 
 def the_declared_order_is_kept(moment: Moment) -> Violation | None:
-    """SC-8: nobody enters before a waiting choice that is more urgent, unless it has come of age.
+    """SC-8: nobody enters before a waiting choice that is more urgent, unless it has come of age, or had entered before and its
+    plan was lost: the second try of that plan comes first.
 
     Source: lightllm pull 706 (the selected policy was overwritten by the default).
     """
@@ -97,12 +98,12 @@ def the_declared_order_is_kept(moment: Moment) -> Violation | None:
     entered = [s for s in moment.before.waiting if _key(s) not in left and _key(s) in moment.view.after.by_choice]
     if not left or not entered:
         return None
-    live, aged = moment.facts.live(), moment.facts.came_of_age()
+    live, excused = moment.facts.live(), {*moment.facts.came_of_age(), *moment.facts.retried}
     rank = {key: (facts.request.priority, number) for number, (key, facts) in enumerate(live.items())}
     stayed = {_key(s) for s in moment.before.waiting}.intersection(left, rank)
     for s in entered:
         key = _key(s)
-        if key in rank and key not in aged:
+        if key in rank and key not in excused:
             passed = [other for other in stayed if rank[other] < rank[key] and other[::2] != key[::2]]
             if passed:
                 first = min(passed, key=rank.__getitem__)

@@ -503,6 +503,15 @@ def test_a_last_sharer_may_write_in_place_once_the_others_copy() -> None:
     assert _BY_NAME["shared_blocks_are_copied_on_write"].check(copies) is None
 
 
+def test_who_tries_a_lost_plan_again_goes_before_those_who_came_since() -> None:
+    check = _BY_NAME["the_declared_order_is_kept"].check
+    late = changed(GOOD["by priority"], ("facts", "aged"), frozenset())
+    found = check(late)
+    assert found is not None
+    entered = {s[:3] for s in late.before.waiting} - {s[:3] for s in late.after.waiting}
+    assert check(changed(late, ("facts", "retried"), tuple(entered))) is None
+
+
 def test_a_result_that_waited_is_not_taken_for_the_one_that_came() -> None:
     moment = changed(GOOD["landed"], ("after", "plans"), ())
     assert _BY_NAME["results_move_their_own_rows_only"].check(moment) is None
