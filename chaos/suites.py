@@ -165,7 +165,8 @@ def run_orders(context: SuiteContext) -> CheckResult:
 def run_memory(context: SuiteContext) -> CheckResult:
     """In small worlds each allocation of the device is refused in turn: alone, and with all behind it until memory is back."""
     names = _MEMORY_WORLDS[: 1 if context.profile is Profile.QUICK else len(_MEMORY_WORLDS)]
-    tally, asked, failures = Tally(), 0, ()
+    tally, asked = Tally(), 0
+    failures: tuple[Failure, ...] = ()
     for name in names:
         spec = {**SHAPES[name].spec(), "device": "streams"}
         base = _short_walk(context.seed, SHAPES[name])
