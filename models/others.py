@@ -150,6 +150,16 @@ def _shared(spec: SpecOf, resumed: Reach) -> Iterator[Scenario]:
         yield Scenario("what could be hit makes room", world, full)
 
 
+def _swapped(spec: SpecOf, resumed: Reach) -> Iterator[Scenario]:
+    """And a swap pool that is filled, comes back empty, and is asked for more than it holds."""
+    yield from _shared(spec, resumed)
+    for size in (4, 5):
+        first = [add(name, size, size + 4, leaves_at=0, variant=number) for number, name in enumerate("abc")]
+        then = [add(name, size, 2 * size + 3, leaves_at=0, variant=number) for number, name in enumerate("de")]
+        world = spec(6, size) | {"options": {"host_blocks": 2}}
+        yield Scenario("the swap pool is filled, then too small", world, (*first, DRAIN, *then, DRAIN))
+
+
 def _forked(spec: SpecOf, resumed: Reach) -> Iterator[Scenario]:
     """Several choices of one prompt, at the edges of a block, with and without room for all."""
     del resumed
@@ -204,7 +214,7 @@ TRANSFORMERS: tuple[Family, ...] = (
     _family(
         "swap",
         "put out into the swap pool and back",
-        partial(_shared, resumed=Reach.RESUMED_SWAPPED),
+        partial(_swapped, resumed=Reach.RESUMED_SWAPPED),
         (*_PRESSED, Reach.RESUMED_SWAPPED, Reach.SAME_PROMPT_TWICE),
         options={"host_blocks": 6},
         drawn=_DRAWN | {"host_blocks": (2, 4, 12)},
@@ -223,6 +233,7 @@ TRANSFORMERS: tuple[Family, ...] = (
         "the next batch before the last result",
         partial(_shared, resumed=Reach.RESUMED_SWAPPED),
         (*_PRESSED, Reach.RESUMED_SWAPPED, Reach.SAME_PROMPT_TWICE, Reach.DEPTH_ONE),
+        config={"max_plans_in_flight": 2},  # read by the walk
         options={"host_blocks": 6, "overlap": True},
         drawn=_DRAWN | {"host_blocks": (0, 4, 12)},
     ),
