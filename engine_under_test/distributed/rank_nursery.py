@@ -100,6 +100,7 @@ def main() -> None:
     """Everything that a rank needs was loaded with this module, once, for all the ranks to come."""
     owner = socket.socket(fileno=int(sys.argv[1]))
     Nursery(owner).run()
+    os._exit(0)  # there is nothing to tidy up, and taking torch down takes longer than its owner likes to wait
 
 
 if __name__ == "__main__":
