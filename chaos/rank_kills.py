@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from random import Random
 
-from chaos.rank_strikes import STRIKE, Blow, Strike, to_argument
+from chaos.rank_strikes import IN_CONTAINERS, STRIKE, Blow, Strike, to_argument
 from engine_under_test.config import EngineConfig
 from engine_under_test.distributed.rank_config import FingerprintModel, Patience, RankConfig
 from engine_under_test.distributed.rank_messages import RankPhase
@@ -35,7 +36,10 @@ from properties.verdict import Violation
 JUDGES = (*(each for each in CHECKERS if each.identifier in ("SC-5", "SC-11", "SC-14", "SK-3", "SE-2")), *RANK_CHECKERS)
 PATIENCE = Patience(beat_s=0.1, silence_s=2.0, step_s=4.0)
 _STEP_PHASES = (RankPhase.BEFORE_PLAN, RankPhase.IN_COLLECTIVE, RankPhase.BEFORE_REPLY)
+_BLOWS = tuple(blow for blow in Blow if blow not in IN_CONTAINERS)
 _NUM_REQUESTS = 6
+
+Struck = Callable[[Strike, Ranks], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +97,24 @@ class RankRun:
 
 def every_storm(seed: int, world_sizes: Sequence[int] = (2, 4)) -> Iterator[RankStorm]:
     """Each blow at each phase under each policy, at a rank and a step drawn from the seed."""
-    for number, (world_size, blow, phase, policy) in enumerate(product(world_sizes, Blow, _STEP_PHASES, Policy)):
+    for number, (world_size, blow, phase, policy) in enumerate(product(world_sizes, _BLOWS, _STEP_PHASES, Policy)):
         random = Random(f"ranks/{seed}/{number}")
         strike = Strike(blow, phase, random.randrange(world_size), random.randint(2, 8))
         yield RankStorm(seed * 1000 + number, world_size, policy, (strike,), random.randint(0, 2))
 
 
-def run_rank_storm(storm: RankStorm, launcher: Launcher, patience: Patience = PATIENCE) -> RankRun:
-    """Serves the workload through the storm; then everything is judged. Ends in bounded time whatever the ranks do."""
+def run_rank_storm(
+    storm: RankStorm,
+    launcher: Launcher,
+    patience: Patience = PATIENCE,
+    *,
+    interface: str = "lo",
+    struck: Struck | None = None,
+) -> RankRun:
+    """Serves the workload through the storm; then everything is judged. Ends in bounded time whatever the ranks do.
+
+    ``struck`` is told when the step of a strike was sent, for blows from outside.
+    """
     began = time.monotonic()
     run = RankRun(storm, History({"storm": storm.title, "is_repeatable": False}))
     config = EngineConfig(
@@ -111,9 +125,10 @@ def run_rank_storm(storm: RankStorm, launcher: Launcher, patience: Patience = PA
     recorder = _Recorder(run.history, storm.strikes, patience)
     ranks = RankConfig(
         storm.world_size, FingerprintModel(config.vocab_size), config.num_blocks, config.block_size, patience=patience,
-        phases=STRIKE, phases_argument=to_argument(storm.strikes),
+        interface=interface, phases=STRIKE, phases_argument=to_argument(storm.strikes),
     )  # fmt: skip
     with Ranks(ranks, launcher, tell=recorder.rank) as group:
+        recorder.struck = None if struck is None else partial(_tell_struck, struck, group)
         engine = Engine(config, group, observer=recorder.event)
         supervisor = RankSupervisor(engine, group, storm.policy)
         run.violation = _serve(run, engine, supervisor, group, recorder, requests)
@@ -124,6 +139,10 @@ def run_rank_storm(storm: RankStorm, launcher: Launcher, patience: Patience = PA
     run.violation = run.violation or next((each.violation for each in run.verdicts if each.violation is not None), None)
     run.took_s = time.monotonic() - began
     return run
+
+
+def _tell_struck(struck: Struck, group: Ranks, strike: Strike) -> None:
+    struck(strike, group)
 
 
 def _given_up(run: RankRun) -> Violation | None:
@@ -142,6 +161,7 @@ class _Recorder:
         self._due = {(each.generation, each.sequence): each for each in strikes}
         self._bound_s = patience.notice_s + (patience.step_s if any(each.blow is Blow.STALL for each in strikes) else 0.0)
         self._generation = 0
+        self.struck: Callable[[Strike], None] | None = None
         self.outputs: list[Output] = []
         self.pids: list[int] = []
 
@@ -153,6 +173,8 @@ class _Recorder:
         self._history.add(event)
         due = self._due.pop((event.generation, event.sequence), None) if event.kind is RankEventKind.SENT else None
         if due is not None:
+            if self.struck is not None:
+                self.struck(due)
             self._history.add(
                 RankEvent(
                     RankEventKind.STRUCK, event.generation, event.at_s, due.rank, event.sequence,

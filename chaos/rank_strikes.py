@@ -21,6 +21,7 @@ from engine_under_test.distributed.rank_messages import PhaseReached, RankPhase
 
 STRIKE: Final = "chaos.rank_strikes:strike"
 _FOREVER_S = 3600.0
+_PIECE_BYTES, _MOST_BYTES = 1 << 22, 1 << 33  # far above any limit that a container of this suite has
 
 
 class Blow(StrEnum):
@@ -32,7 +33,11 @@ class Blow(StrEnum):
     CUT = "cut"
     PART = "part"
     STALL = "stall"
+    EXHAUST = "exhaust"
+    HOLD = "hold"
 
+
+IN_CONTAINERS: Final = (Blow.EXHAUST, Blow.HOLD)  # of use only where something bounds the memory, or strikes from outside
 
 MEANINGS: Final = {
     Blow.KILL: "SIGKILL, as the kernel deals it when memory is short",
@@ -41,6 +46,8 @@ MEANINGS: Final = {
     Blow.CUT: "its connection to the driver is gone; its peers still reach it",
     Blow.PART: "its connections to the other ranks are gone; the driver still reaches it",
     Blow.STALL: "the thread that computes stops for good, while its beats go on",
+    Blow.EXHAUST: "it takes memory until the limit of its container ends it",
+    Blow.HOLD: "it waits there for what befalls its container: killed, paused, or taken off its network",
 }
 
 NOTICED: Final = {
@@ -50,6 +57,8 @@ NOTICED: Final = {
     Blow.CUT: "at once: its connection ends; it ends itself, since nobody is there to hear it",
     Blow.PART: "at once: a collective fails",
     Blow.STALL: "after `Patience.step_s` without an answer",
+    Blow.EXHAUST: "at once: its connection ends",
+    Blow.HOLD: "killed: at once; paused, or off its network: after `Patience.silence_s` without a beat",
 }
 
 
@@ -95,6 +104,8 @@ def _deal(blow: Blow, link: int) -> None:
         for entry in Path("/proc/self/fd").iterdir():
             if _is_tcp(descriptor := int(entry.name)):
                 _shut(descriptor)
+    elif blow is Blow.EXHAUST:
+        _taken = [b"x" * _PIECE_BYTES for _ in range(_MOST_BYTES // _PIECE_BYTES)]
     else:
         time.sleep(_FOREVER_S)
 

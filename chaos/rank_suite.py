@@ -106,7 +106,7 @@ def check_ranks(context: SuiteContext) -> CheckResult:
             if failure is None:
                 run = run_rank_storm(storm, processes, PATIENCE)
                 sums.add_storm(run)
-                failure = None if run.violation is None else _failure(run.violation, storm.title, run.facts)
+                failure = None if run.violation is None else failure_of(run.violation, storm.title, run.facts)
                 context.progress(sums.examples, total)
     except AssayError as error:
         return CheckResult(SUITE_ID, Verdict.UNKNOWN, note=f"no group of ranks could be had here: {error}")
@@ -154,8 +154,9 @@ def _walk(context: SuiteContext, size: int, label: str, launcher: Launcher, sums
     (agreement,) = run_checkers(history, (AGREEMENT,))
     sums.evaluations[agreement.identifier] += agreement.evidence
     found = world.violation or agreement.violation
-    return None if found is None else _failure(found, f"{label} on {size} ranks, seed {context.seed:#x}", ())
+    return None if found is None else failure_of(found, f"{label} on {size} ranks, seed {context.seed:#x}", ())
 
 
-def _failure(violation: Violation, title: str, facts: tuple[str, ...]) -> Failure:
+def failure_of(violation: Violation, title: str, facts: tuple[str, ...]) -> Failure:
+    """A finding with the account of what happened; there is nothing to shrink."""
     return Failure(replace(violation, facts=(*violation.facts, *facts)), f"{SUITE_ID}: {title}")

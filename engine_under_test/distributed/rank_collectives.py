@@ -15,10 +15,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore  # public as torch.distributed.*, which its stubs do not say
 
-from engine_under_test.distributed.rank_config import Backend
+from engine_under_test.distributed.rank_config import Backend, RankConfig
 from engine_under_test.errors import AssayError
-
-HOST = "127.0.0.1"
 
 
 class CollectiveFailed(AssayError):
@@ -58,11 +56,11 @@ class Collectives:
             raise CollectiveFailed(f"{self._done[-1]}: {error}") from error
 
 
-def open_door() -> tuple[TCPStore, int]:
-    """The store at which ranks meet, and its port. It listens on the loopback device only."""
-    listener = socket.create_server((HOST, 0))
+def open_door(host: str) -> tuple[TCPStore, int]:
+    """The store at which ranks meet, and its port. It listens at this address only; whoever reaches it is let in."""
+    listener = socket.create_server((host, 0))
     port = listener.getsockname()[1]
-    store = TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     return store, port
 
 
@@ -70,8 +68,9 @@ def go_to(host: str, port: int, timeout_s: float) -> TCPStore:
     return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
 
 
-def meet(store: Store, rank: int, world_size: int, backend: Backend, timeout_s: float) -> None:
+def meet(store: Store, rank: int, config: RankConfig, timeout_s: float) -> None:
     """Returns when all ranks have met."""
+    backend, world_size = config.backend, config.world_size
     if backend is Backend.GLOO:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ["GLOO_SOCKET_IFNAME"] = config.interface
     dist.init_process_group(backend.value, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_s))

@@ -79,7 +79,8 @@ class Patience:
 @dataclass(frozen=True, slots=True)
 class RankConfig:
     """``window``: plans that may be out and not yet answered by all ranks. ``shows_evidence``: answers carry cells or logits.
-    ``phases``: "module:function", called in each rank at each `RankPhase` with a `PhaseReached`; "" for nobody."""
+    ``interface``: the network device over which ranks on CPUs reach each other. ``phases``: "module:function", called in each
+    rank at each `RankPhase` with a `PhaseReached`; "" for nobody."""
 
     world_size: int
     model: RankModel
@@ -90,6 +91,7 @@ class RankConfig:
     window: int = 4
     num_threads: int = 1
     shows_evidence: bool = False
+    interface: str = "lo"
     phases: str = ""
     phases_argument: str = ""
 

@@ -37,6 +37,11 @@ class Link:
         return self._end.fileno()
 
     @property
+    def local_host(self) -> str:
+        """The address of this end, as the peer's network knows it; the loopback address on a socket pair."""
+        return str(self._end.getsockname()[0]) if self._end.family == socket.AF_INET else "127.0.0.1"
+
+    @property
     def has_unsent(self) -> bool:
         return bool(self._out)
 

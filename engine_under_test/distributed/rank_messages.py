@@ -66,9 +66,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Rank 0 can be met at this port."""
+    """Rank 0 can be met here."""
 
     generation: int
+    host: str
     port: int
 
 

@@ -119,13 +119,14 @@ class _Rank:
     def _meet(self, config: RankConfig) -> None:
         start = self._start
         if start.rank == 0:
-            store, port = open_door()
-            self._link.send(Waiting(start.generation, port))
+            host = self._link.local_host
+            store, port = open_door(host)
+            self._link.send(Waiting(start.generation, host, port))
         else:
             where = self._inbox.next(Meet)
             store = go_to(where.host, where.port, config.patience.join_s)
         # The driver, who sees all ranks, is to lose its patience first.
-        meet(store, start.rank, config.world_size, config.backend, 2 * config.patience.step_s)
+        meet(store, start.rank, config, 2 * config.patience.step_s)
 
     def run(self) -> None:
         """Executes steps until the driver leaves."""

@@ -234,7 +234,7 @@ class Ranks:
             self._break(None, str(error))
         else:
             now = self._clock.now()
-            self._vitals = Vitals(range(config.world_size), config.patience.silence_s, now)
+            self._vitals = Vitals((), config.patience.silence_s, now)  # whoever has not spoken yet has until join_s
             for rank, process in enumerate(self._processes):
                 process.link.post(Start(rank, self.generation, config))
             while len(self._joined) < config.world_size and self._lost is None:
@@ -282,7 +282,7 @@ class Ranks:
             self._crashed(rank, message)
         elif isinstance(message, Waiting):
             for process in self._processes[1:]:
-                process.link.post(Meet(self.generation, "127.0.0.1", message.port))
+                process.link.post(Meet(self.generation, message.host, message.port))
         elif isinstance(message, Joined):
             self._join(rank, message)
         elif isinstance(message, Beat):

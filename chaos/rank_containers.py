@@ -1,0 +1,209 @@
+"""Ranks in containers: one for each, on a bridge network of their own, with a memory limit.
+
+Owns containers, their network, and the image, which is empty: no image is pulled, the machine's own /usr, interpreter, packages
+and checkout are mounted read-only. Driven through docker-py. The driver listens at the gateway of the network and reads nothing
+from whoever does not know its token. Containers end with their driver, since their connection to it ends; one that was paused
+then is removed by whoever starts ranks next (`remove_leftovers`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import io
+import os
+import secrets
+import socket
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+from engine_under_test.distributed.rank_dial import TOKEN_BYTES, TOKEN_VARIABLE
+from engine_under_test.distributed.rank_link import Link
+from engine_under_test.errors import AssayError
+
+INTERFACE = "eth0"  # of a container on its network
+LABEL = "assay.driver"
+MEMORY = "512m"
+_IMAGE = "assay-empty:1"
+_CONNECT_S = 60.0
+
+
+class ContainerRank:
+    """One rank, see `RankProcess`."""
+
+    def __init__(self, container: Any, network: Any, link: Link) -> None:
+        self._container = container
+        self._network = network
+        self._end = ""
+        self.link = link
+
+    @property
+    def name(self) -> str:
+        return f"container {self._container.short_id}"
+
+    def has_ended(self) -> bool:
+        return bool(self._look(0.0))
+
+    def how_it_ended(self, timeout_s: float) -> str:
+        """See `RankProcess`."""
+        return self._look(timeout_s)
+
+    def kill(self) -> None:
+        """See `RankProcess`."""
+        with contextlib.suppress(Exception):  # it is not paused
+            self._container.unpause()
+        with contextlib.suppress(Exception):  # it has ended
+            self._container.kill()
+
+    def pause(self) -> None:
+        """Every process of it stands still, as a machine does whose hypervisor has forgotten it."""
+        self._container.pause()
+
+    def disconnect(self) -> None:
+        """Nothing reaches it any more, nor does anybody learn so."""
+        self._network.disconnect(self._container)
+
+    def close(self) -> None:
+        """See `RankProcess`."""
+        self.link.close()
+        with contextlib.suppress(Exception):  # it is gone already
+            self._container.remove(force=True)
+
+    def _look(self, timeout_s: float) -> str:
+        deadline = time.monotonic() + timeout_s
+        while not self._end:
+            self._container.reload()
+            state = self._container.attrs["State"]
+            if not state["Running"]:
+                self._end = "was killed at its memory limit" if state["OOMKilled"] else f"exited with code {state['ExitCode']}"
+            elif time.monotonic() >= deadline:
+                break
+            else:
+                time.sleep(0.05)
+        return self._end
+
+
+class Containers:
+    """Starts ranks in containers, see `Launcher`. AssayError if there is no Docker engine, with what to do."""
+
+    def __init__(self, memory: str = MEMORY) -> None:
+        self._client = engine()
+        self._memory = memory
+        self._token = secrets.token_hex(TOKEN_BYTES // 2)
+        self._owner = f"{os.getpid()}-{secrets.token_hex(4)}"
+        remove_leftovers(self._client)
+        empty = io.BytesIO()
+        tarfile.open(fileobj=empty, mode="w").close()
+        self._client.api.import_image_from_data(empty.getvalue(), *_IMAGE.split(":"))
+        self._network = self._client.networks.create(
+            f"assay-ranks-{self._owner}", driver="bridge", internal=True, labels={LABEL: self._owner}
+        )
+        self._network.reload()
+        gateway = self._network.attrs["IPAM"]["Config"][0]["Gateway"]
+        self._listener = socket.create_server((gateway, 0))
+        self._listener.settimeout(_CONNECT_S)
+
+    def start(self) -> ContainerRank:
+        """See `Launcher.start`."""
+        host, port = self._listener.getsockname()
+        container = self._client.containers.run(
+            _IMAGE,
+            [sys.executable, "-m", "engine_under_test.distributed.rank_dial", host, str(port)],
+            detach=True,
+            init=False,
+            network=self._network.name,
+            mem_limit=self._memory,
+            memswap_limit=self._memory,
+            volumes={source: {"bind": target, "mode": "ro"} for source, target in _mounts()},
+            tmpfs={"/tmp": ""},
+            working_dir="/",
+            environment={
+                TOKEN_VARIABLE: self._token,
+                "PYTHONPATH": os.pathsep.join(_python_path()),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "OMP_NUM_THREADS": "1",
+            },
+            labels={LABEL: self._owner},
+        )
+        try:
+            return ContainerRank(container, self._network, Link(self._accept()))
+        except OSError as error:
+            words = container.logs().decode(errors="replace").strip().splitlines()[-1:]
+            container.remove(force=True)
+            raise AssayError(f"a rank in a container did not call its driver: {error}; it said: {''.join(words)}") from error
+
+    def _accept(self) -> socket.socket:
+        """The next one who knows the token."""
+        while True:
+            end, _ = self._listener.accept()
+            end.settimeout(_CONNECT_S)
+            said = b""
+            with contextlib.suppress(OSError):
+                while len(said) < TOKEN_BYTES and (piece := end.recv(TOKEN_BYTES - len(said))):
+                    said += piece
+            if hmac.compare_digest(said, self._token.encode()):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return end
+            end.close()
+
+    def close(self) -> None:
+        """Removes whatever it has started, and the network."""
+        self._listener.close()
+        for container in self._client.containers.list(all=True, filters={"label": f"{LABEL}={self._owner}"}):
+            with contextlib.suppress(Exception):  # removed by its rank
+                container.remove(force=True)
+        with contextlib.suppress(Exception):  # somebody was faster
+            self._network.remove()
+        self._client.close()
+
+
+def engine() -> Any:
+    """A client of the Docker engine that $DOCKER_HOST, or the usual socket, leads to. AssayError, with what to do, if none."""
+    try:
+        import docker
+    except ImportError as error:
+        raise AssayError(f"containers need docker-py, found none ({error}); install the extra `chaos`") from error
+    try:
+        client = docker.from_env(timeout=30)
+        client.ping()
+    except docker.errors.DockerException as error:
+        raise AssayError(
+            f"containers need a Docker engine, found none ({error}); install one (package docker.io), start it (as root: "
+            "dockerd --storage-driver=vfs), and set DOCKER_HOST if its socket is not the usual one"
+        ) from error
+    return client
+
+
+def remove_leftovers(client: Any) -> None:
+    """Containers and networks whose driver is gone."""
+    for container in client.containers.list(all=True, filters={"label": LABEL}):
+        if not _is_alive(container.labels[LABEL]):
+            with contextlib.suppress(Exception):  # it is not paused
+                container.unpause()
+            container.remove(force=True)
+    for network in client.networks.list(filters={"label": LABEL}):
+        if not _is_alive(network.attrs["Labels"][LABEL]):
+            with contextlib.suppress(Exception):  # somebody was faster
+                network.remove()
+
+
+def _is_alive(owner: str) -> bool:
+    return Path("/proc", owner.partition("-")[0]).exists()
+
+
+def _python_path() -> list[str]:
+    return [str(Path(entry).absolute()) for entry in sys.path if entry and Path(entry).is_dir()]
+
+
+def _mounts() -> list[tuple[str, str]]:
+    """What a rank needs of this machine: system, interpreter, packages, checkout; nothing twice."""
+    found = {"/usr": "/usr"}
+    found |= {str(Path(link).resolve()): link for link in ("/lib", "/lib64", "/bin") if Path(link).exists()}
+    for entry in (sys.base_prefix, sys.prefix, *_python_path(), os.getcwd()):
+        path = str(Path(entry).resolve())
+        if path not in ("/", "/tmp") and not any(path == known or path.startswith(f"{known}/") for known in found):
+            found[path] = path
+    return list(found.items())
