@@ -61,9 +61,8 @@ def _run_crashing_checker(_context: SuiteContext) -> CheckResult:
     def crash(_moment: Any) -> None:
         raise RuntimeError(_CRASH)
 
-    world = World(
-        world_from(_WORLD).target, hasher=None, predicates=(dataclasses.replace(ALL[0], check=crash, happenings=None),)
-    )
+    crashing = dataclasses.replace(ALL[0], check=crash, happenings=None, needs=(), only_with=(), reads=())
+    world = World(world_from(_WORLD).target, hasher=None, predicates=(crashing,))
     world.run(_OPS)
     return _result("crashing-checker", len(_OPS), world.violation)
 
