@@ -22,6 +22,7 @@ _CLASSES = {
     3: "scheduler and continuous batching",
     4: "asynchronous and overlapped scheduling",
     6: "sampling",
+    8: "KV transfers and disaggregation",
     10: "streaming and front end",
     12: "persistent batches, graphs and padding",
 }
