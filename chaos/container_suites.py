@@ -36,19 +36,19 @@ BLOWS: dict[str, Callable[[ContainerRank], None]] = {
     "container paused": ContainerRank.pause,
     "container off its network": ContainerRank.disconnect,
 }
-_STARVED = "container at its memory limit"
+STARVED = "container at its memory limit"
 
 
 def run_in_containers(name: str, seed: int, launcher: Containers, world_size: int = 2) -> RankRun:
     """One storm: a rank waits in the middle of a collective while its container gets this blow, or takes all of its memory."""
-    is_starved = name == _STARVED
+    is_starved = name == STARVED
     strike = Strike(
         Blow.EXHAUST if is_starved else Blow.HOLD,
         RankPhase.BEFORE_REPLY if is_starved else RankPhase.IN_COLLECTIVE,
         seed % world_size,
         3 + seed % 4,
     )
-    storm = RankStorm(seed, world_size, Policy.END if seed % 2 else Policy.CONTINUE, (strike,), seed % 3)
+    storm = RankStorm(seed, world_size, Policy.END if seed % 2 else Policy.CONTINUE, (strike,), seed % 3, name)
     struck = None if is_starved else partial(_strike_later, BLOWS[name])
     return run_rank_storm(storm, launcher, PATIENCE, interface=INTERFACE, struck=struck)
 
@@ -64,7 +64,7 @@ def _strike_later(blow: Callable[[ContainerRank], None], strike: Strike, group: 
 def check_containers(context: SuiteContext) -> CheckResult:
     """Each blow once; at night with two and with four ranks."""
     sizes = (2, 4) if context.profile is Profile.NIGHTLY else (2,)
-    cases = [(name, size) for size in sizes for name in (*BLOWS, _STARVED)]
+    cases = [(name, size) for size in sizes for name in (*BLOWS, STARVED)]
     runs: list[RankRun] = []
     failure: Failure | None = None
     try:

@@ -51,12 +51,14 @@ class RankStorm:
     policy: Policy
     strikes: tuple[Strike, ...]
     depth: int = 1
+    outside: str = ""  # what befalls the rank that holds
 
     @property
     def title(self) -> str:
         """What this storm is, in a line."""
         blows = "; ".join(f"rank {each.rank}, generation {each.generation}: {each.words}" for each in self.strikes)
-        return f"{self.world_size} ranks, seed {self.seed:#x}, depth {self.depth}, {self.policy}: {blows or 'no blow'}"
+        what = f"{blows or 'no blow'}{self.outside and f': {self.outside}'}"
+        return f"{self.world_size} ranks, seed {self.seed:#x}, depth {self.depth}, {self.policy}: {what}"
 
 
 @dataclass(slots=True)
@@ -101,6 +103,19 @@ def every_storm(seed: int, world_sizes: Sequence[int] = (2, 4)) -> Iterator[Rank
         random = Random(f"ranks/{seed}/{number}")
         strike = Strike(blow, phase, random.randrange(world_size), random.randint(2, 8))
         yield RankStorm(seed * 1000 + number, world_size, policy, (strike,), random.randint(0, 2))
+
+
+def draw_rank_storm(seed: int, world_size: int) -> RankStorm:
+    """The storm of a seed: one blow, sometimes a second one after the recovery."""
+    random = Random(f"ranks/storm/{seed}")
+    blows = _BLOWS if world_size > 1 else tuple(blow for blow in _BLOWS if blow is not Blow.PART)  # from whom?
+    strikes = tuple(
+        Strike(
+            random.choice(blows), random.choice(_STEP_PHASES), random.randrange(world_size), random.randint(1, 8), generation
+        )
+        for generation in range(1, random.choice((2, 2, 3)))
+    )
+    return RankStorm(seed, world_size, random.choice(tuple(Policy)), strikes, random.randint(0, 2))
 
 
 def run_rank_storm(
@@ -161,6 +176,7 @@ class _Recorder:
         self._due = {(each.generation, each.sequence): each for each in strikes}
         self._bound_s = patience.notice_s + (patience.step_s if any(each.blow is Blow.STALL for each in strikes) else 0.0)
         self._generation = 0
+        self._parted: tuple[Strike, RankEvent] | None = None  # and the step of it
         self.struck: Callable[[Strike], None] | None = None
         self.outputs: list[Output] = []
         self.pids: list[int] = []
@@ -169,18 +185,30 @@ class _Recorder:
         self._history.add(event)
 
     def rank(self, event: RankEvent) -> None:
-        """A step that a blow waits for is sent: from now on it must be noticed."""
+        """When a step that a blow waits for is sent, the blow must be noticed from now on; one that only parts ranks, from the
+        next step on, whose sums they can not do."""
+        if event.kind in (RankEventKind.SENT, RankEventKind.LOST) and self._parted is not None:
+            strike, sent = self._parted
+            self._parted = None
+            self._note_blow(strike, event if event.kind is RankEventKind.SENT else sent)
         self._history.add(event)
         due = self._due.pop((event.generation, event.sequence), None) if event.kind is RankEventKind.SENT else None
-        if due is not None:
-            if self.struck is not None:
-                self.struck(due)
-            self._history.add(
-                RankEvent(
-                    RankEventKind.STRUCK, event.generation, event.at_s, due.rank, event.sequence,
-                    bound_s=self._bound_s, reason=due.words,
-                )
-            )  # fmt: skip
+        if due is None:
+            return
+        if self.struck is not None:
+            self.struck(due)
+        if due.blow is Blow.PART:
+            self._parted = due, event
+        else:
+            self._note_blow(due, event)
+
+    def _note_blow(self, strike: Strike, sent: RankEvent) -> None:
+        self._history.add(
+            RankEvent(
+                RankEventKind.STRUCK, sent.generation, sent.at_s, strike.rank, strike.sequence,
+                bound_s=self._bound_s, reason=strike.words,
+            )
+        )  # fmt: skip
 
     def note_restart(self, engine: Engine) -> None:
         """If the engine has begun anew, that stands in the history as the operation that it is."""
