@@ -24,6 +24,7 @@ from models.shrink import Spec, shrink_world
 from models.streamed_device import KthRefused, StreamedDevice
 from models.walk import WalkShape, walk_ops
 from models.walk_suite import run_and_check
+from properties.history import OpRecord
 from properties.invariants import ALL
 from properties.op import Op, OpKind
 from properties.suite import CheckResult, Failure, Figure, Label, Profile, Suite, SuiteContext
@@ -35,7 +36,7 @@ _FAULTS_FLOOR = {Profile.QUICK: 0, Profile.PR: 3, Profile.NIGHTLY: 300}  # of ea
 _MEMORY_WORLDS = ("small-deep", "small-deeper", "priority")  # names in `SHAPES`
 _SHORT, _TO_THE_END = 16, 12  # operations
 _RACE_CHECKS = tuple(each for each in ALL if {"races", "misdeclared"}.intersection(each.needs))
-_STRIKES = {  # what shows in a history that a kind of fault has struck
+_STRIKES = {  # the operations of a history by which a kind of fault strikes
     FaultKind.HELD_FENCES: OpKind.HOLD_FENCES,
     FaultKind.REFUSED_BLOCKS: OpKind.REFUSE_BLOCK,
     FaultKind.REFUSED_MEMORY: OpKind.REFUSE_MEMORY,
@@ -73,7 +74,11 @@ class _Sums:
         self.missed.update(dict.fromkeys(differences))
         self.reached.update(reached)
         self.reached["operations of the device"] += run.num_device_ops
-        self.reached.update(f"storms with {kind}" for kind in run.storm.plan.active)
+        did = Counter(record.op.kind for record in world.history.of(OpRecord) if not record.is_noop)
+        for kind in run.storm.plan.active:
+            self.reached[f"storms with {kind}"] += 1
+            if kind in _STRIKES:
+                self.reached[f"{kind}: operations that applied"] += did[_STRIKES[kind]]
         late = sum(choice.delay >= 2 * TURN or choice.late > 0 for op in run.ops for choice in op.choices)
         self.reached["operations that ran or were seen late"] += late
         self.reached["steps"] += world.checked_steps
@@ -95,8 +100,9 @@ def run_storms(context: SuiteContext) -> CheckResult:
             break
     needed = _FAULTS_FLOOR[context.profile]
     for kind in FaultKind:
-        if (found := sums.reached[f"storms with {kind}"]) < needed:
-            sums.missed[f"storms with {kind}: {found} of {needed}"] = None
+        for name in (f"storms with {kind}", *([f"{kind}: operations that applied"] if kind in _STRIKES else ())):
+            if (found := sums.reached[name]) < needed:
+                sums.missed[f"{name}: {found} of {needed}"] = None
     if sums.noops > sums.ops:
         sums.missed[f"at most half of the operations may be no-ops, found {sums.noops} of {sums.noops + sums.ops}"] = None
     missed = () if failures else tuple(sums.missed)
