@@ -1,8 +1,8 @@
 """The suite `streamed-text`: what readers see of random texts, cut into tokens at random, with random stop strings (SC-12).
 
 Owns what is drawn, how much of it in which profile, and what becomes of a failure. The tokens go through the text front over
-the engine, alone and several at once, forked, overlapped and aborted; each choice is judged by
-`properties.streamed_text`, from its tokens alone.
+the engine, alone and several at once, forked, overlapped and aborted, under names that come back for other texts; each choice
+is judged by `properties.streamed_text`, from its tokens alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from differential.text_world import FIRST_BYTE, MARK, SPECIAL, TARGET, Spec, bytes_of_tokens, text_world
+from differential.text_world import (
+    FIRST_BYTE,
+    MARK,
+    SPECIAL,
+    TARGET,
+    Spec,
+    TextWorld,
+    bytes_of_tokens,
+    first_script_of,
+    script_of,
+    text_world,
+)
 from engine_under_test.errors import BadInput
 from engine_under_test.types import FinishReason, Request, SamplingParams
 from models.shrink import shrink_world
@@ -38,6 +49,7 @@ _WORDS = (
     *(word.encode() for word in ("é", "漢", "字", "😀", "👩‍🚀", "\ufffd")),
 )
 _BROKEN = (b"\xff", b"\xf0\x9f", b"\xe6", b"\x80", b"\xed\xa0\x80", b"\xc3")  # no UTF-8: some become so with what follows
+_AGAIN = 0.45  # how often a request takes a name that was there before
 _STEP = Op(OpKind.STEP)
 # What a run of a profile must reach, at least so often for each 100 cases.
 FLOORS: Mapping[str, int] = {
@@ -54,6 +66,13 @@ FLOORS: Mapping[str, int] = {
     "forked": 20,
     "overlapped": 20,
     "random tokens": 5,
+    "a name came back": 15,
+    "came back forked": 5,
+    "came back right behind an abort": 5,
+    "came back with results in flight": 2,
+    "came back right behind a stop": 2,
+    "a name in use refused": 4,
+    "an abort of what is not live": 5,
 }
 
 
@@ -74,19 +93,25 @@ def cases(seed: int) -> Iterator[Case]:
 
 
 def draw_case(chance: random.Random) -> Case:
-    """One to four requests of one to three choices."""
+    """One to four requests of one to three choices; some take a name again, live or ended, often just behind an abort."""
     pieces: dict[bytes, int] = {}
     texts: dict[str, Any] = {}
     ops: list[Op] = []
-    for name in "abcd"[: chance.randint(1, 4)]:
+    asked: Counter[str] = Counter()
+    for fresh in "abcd"[: chance.randint(1, 4)]:
+        name = chance.choice([*asked]) if asked and chance.random() < _AGAIN else fresh
+        asked[name] += 1
+        if asked[name] > 1:
+            ops += _before_a_return(chance, name)
         choices = chance.choice((1, 1, 2, 3))
         said = [_cut(chance, _bytes(chance), pieces) for _ in range(choices)]
         stands_for = bytes_of_tokens([piece.decode("latin-1") for piece in pieces])
         drawn = [b"".join(stands_for[token] for token in one) for one in said]
-        texts[name] = {"said": said, "stops": _stops(chance, drawn)} | ({"is_chat": True} if chance.random() < 0.3 else {})
+        is_chat = {"is_chat": True} if chance.random() < 0.3 else {}
+        texts[script_of(name, asked[name])] = {"said": said, "stops": _stops(chance, drawn)} | is_chat
         ops.append(Op(OpKind.ADD, request=_request(chance, name, said)))
         ops += [_STEP] * chance.randint(0, 3)
-    for name in texts:
+    for name in asked:
         if chance.random() < 0.2:
             ops += [*[_STEP] * chance.randint(0, 8), Op(OpKind.ABORT, request_id=name)]
     config = {
@@ -99,6 +124,13 @@ def draw_case(chance: random.Random) -> Case:
     spec: dict[str, Any] = {"target": TARGET, "pieces": [piece.decode("latin-1") for piece in pieces], "texts": texts}
     spec |= {"config": config} | ({"runner": "fingerprint"} if chance.random() < 0.15 else {})
     return Case(spec, tuple(ops))
+
+
+def _before_a_return(chance: random.Random, name: str) -> list[Op]:
+    """Steps and aborts after which the name is asked for again: in the middle of its life, at its end or right behind it."""
+    steps = [_STEP] * chance.choice((0, 2, 3, 4, 5, 6, 8, 13))
+    aborts = [Op(OpKind.ABORT, request_id=name)] * chance.choice((0, 0, 1, 1, 2))
+    return [*steps, *aborts, *[_STEP] * (chance.random() < 0.2)]
 
 
 def _bytes(chance: random.Random) -> bytes:
@@ -153,11 +185,16 @@ def _prompt(chance: random.Random) -> tuple[int, ...]:
 
 def run_case(spec: Spec, ops: Sequence[Op]) -> tuple[ToldText, ...]:
     """Every choice, once nothing is left. Raises BadInput where the spec is none."""
+    return run_world(spec, ops).told()
+
+
+def run_world(spec: Spec, ops: Sequence[Op]) -> TextWorld:
+    """The world in which these things were done, and then nothing is left to do."""
     world = text_world(spec)
     for op in ops:
         world.apply(op)
     world.drain()
-    return world.told()
+    return world
 
 
 def first_broken(told: Sequence[ToldText]) -> Violation | None:
@@ -183,7 +220,9 @@ def check_streamed_text(context: SuiteContext) -> CheckResult:
     for case in cases(context.seed):
         if examples == total or failure is not None:
             break
-        told = run_case(case.spec, case.ops)
+        world = run_world(case.spec, case.ops)
+        told = world.told()
+        reached.update(world.met)
         examples, ops, judged = examples + 1, ops + len(case.ops), judged + len(told)
         _count(case, told, reached)
         context.progress(examples, total)
@@ -227,14 +266,18 @@ def _count(case: Case, told: Sequence[ToldText], reached: Counter[str]) -> None:
         )
         reached["told of a token by its name"] += any(token in range(MARK, FIRST_BYTE) for token in each.token_ids[:number])
         reached["a sibling went on"] += by_string and any(
-            other.news[-1].num_tokens > number for other in told if other.news and other.request_id == each.request_id
+            other.news[-1].num_tokens > number
+            for other in told
+            if other.news and (other.request_id, other.life) == (each.request_id, each.life)
         )
         reached["a character across tokens"] += any(one == other for one, other in pairwise(certain))
 
 
 def _count_prompts(case: Case, reached: Counter[str]) -> None:
+    asked: Counter[str] = Counter()
     for request in (op.request for op in case.ops if op.request is not None):
-        is_chat = bool(case.spec["texts"][request.request_id].get("is_chat"))
+        asked[request.request_id] += 1
+        is_chat = bool(case.spec["texts"][script_of(request.request_id, asked[request.request_id])].get("is_chat"))
         reached["asked in a conversation"] += is_chat
         reached["a special token spelled in a conversation"] += is_chat and min(request.prompt) < len(SPECIAL)
 
@@ -280,11 +323,13 @@ def _without_unused(spec: Spec) -> Spec:
 
 
 def _smaller_texts(spec: Spec) -> Iterator[Spec]:
-    """One text, stop string or run of tokens less."""
+    """One text, stop string or run of tokens less. What a later life says may do as well in the first."""
     texts: Mapping[str, Any] = spec["texts"]
     for name, text in texts.items():
         rest = {other: one for other, one in texts.items() if other != name}
         yield {**spec, "texts": rest}
+        if (first := first_script_of(name)) != name:
+            yield {**spec, "texts": {**rest, first: text}}
         for place in range(len(text["stops"])):
             yield {**spec, "texts": {**texts, name: {**text, "stops": text["stops"][:place] + text["stops"][place + 1 :]}}}
         for choice, said in enumerate(text["said"]):

@@ -1,13 +1,15 @@
 """A text front over an engine whose tokens are known: built from a spec, run through operations, each choice gathered.
 
 Owns the meaning of a spec: {"target": "text", "pieces": [...], "runner": "scripted" | "fingerprint", "texts": {name: {"said":
-[[token, ...] of each choice], "stops": [...], "is_chat": bool}}, "config": {...}}. The first tokens are those of `MARKED`
-(`END` ends a text), the 256 after them single bytes, the rest ``pieces``, whose characters stand for bytes (Latin-1). Never
-judges (`properties.streamed_text`).
+[[token, ...] of each choice], "stops": [...], "is_chat": bool}}, "config": {...}}. The name of a text is that of its request
+and, from the second life of the request on, says which (`script_of`). The first tokens are those of `MARKED` (`END` ends a
+text), the 256 after them single bytes, the rest ``pieces``, whose characters stand for bytes (Latin-1). Never judges
+(`properties.streamed_text`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +23,11 @@ from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.execution.runner import Runner
 from engine_under_test.model.tokenizer import Special, Tokenizer
 from engine_under_test.text import TextEngine
-from engine_under_test.types import Admission, FinishReason, Output, Request, SamplingParams
+from engine_under_test.types import Admission, FinishReason, Output, RefusalReason, Request, SamplingParams
 from models.build import config_from
 from properties.op import Op, OpKind
 from properties.scripted import END, ScriptedRunner, byte_spelling
-from properties.streamed_text import EngineSide, News, ToldText
+from properties.streamed_text import Answer, EngineSide, News, ToldText
 
 TARGET = "text"
 # A special token stands for its name, whatever that is: no ASCII, all or some of it characters that spell bytes, or none.
@@ -36,8 +38,19 @@ FIRST_BYTE = len(MARKED)
 CHAT_TEMPLATE = "{% for one in messages %}<mark>{{ one.role }}\n{{ one.content | trim }}<end>\n{% endfor %}<mark>"
 _BYTES_OF_FIRST = (*(one.encode() for one in MARKED), *(bytes([byte]) for byte in range(0x100)))
 _SPARE_STEPS = 60
+_LIFE = ", life "
 Key = tuple[str, int, int]  # request, incarnation, choice
 Spec = Mapping[str, Any]
+
+
+def script_of(name: str, life: int) -> str:
+    """Under which name the text of a request's life stands; lives count from 1."""
+    return name if life == 1 else f"{name}{_LIFE}{life}"
+
+
+def first_script_of(script: str) -> str:
+    """The text of the first life of the same request."""
+    return script.partition(_LIFE)[0]
 
 
 def bytes_of_tokens(pieces: Sequence[str]) -> tuple[bytes, ...]:
@@ -87,7 +100,8 @@ class TextWorld:
     tokenizer: Tokenizer
     pieces: tuple[bytes, ...]
     stops: Mapping[str, tuple[str, ...]]
-    chats: frozenset[str] = frozenset()
+    chats: frozenset[str]
+    scripts: dict[tuple[str, int], str]  # the names of texts, by request and incarnation
     asked: dict[Key, SamplingParams] = field(default_factory=dict)
     news: dict[Key, list[News]] = field(default_factory=dict)
     aborted: set[tuple[str, int]] = field(default_factory=set)
@@ -95,31 +109,64 @@ class TextWorld:
     live: set[Key] = field(default_factory=set)  # in the engine when the reader was told of its end
     orphans: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     left: tuple[str, ...] = ()
+    lives: dict[str, list[int]] = field(default_factory=dict)  # incarnations of each name, in order
+    open: dict[str, set[int]] = field(default_factory=dict)  # choices of its last life that the reader waits for
+    answers: dict[tuple[str, int], list[Answer]] = field(default_factory=dict)
+    strangers: list[str] = field(default_factory=list)  # news that nobody waits for
+    met: Counter[str] = field(default_factory=Counter)
+    just: dict[str, str] = field(default_factory=dict)  # how names ended since the last step
 
     def apply(self, op: Op) -> bool:
         """False for what does not apply here."""
         if op.kind is OpKind.ADD and op.request is not None:
             return self._add(op.request)
         if op.kind is OpKind.ABORT:
-            lives = [life for name, life, _choice in self.asked if name == op.request_id]
-            if not lives or not self.front.abort(op.request_id):
-                return False
-            self.aborted.add((op.request_id, max(lives)))
-            return True
+            return self._abort(op.request_id)
         if op.kind is OpKind.STEP and (self.front.has_work or self.engine.has_work):
             self.step()
             return True
         return False
 
     def step(self) -> None:
-        """One iteration, and what it lets the readers see. News belong to the last life of their request."""
+        """One iteration, and what it lets the readers see. News of a name belong to its first life that has not been told its
+        end: they come in order."""
+        self.just.clear()
         for delta in self.front.step():
-            life = max(life for name, life, choice in self.asked if (name, choice) == (delta.request_id, delta.choice))
-            news = News(delta.text, delta.num_tokens, delta.finish_reason)
-            key = delta.request_id, life, delta.choice
-            self.news.setdefault(key, []).append(news)
+            keys = [key for key in self.asked if (key[0], key[2]) == (delta.request_id, delta.choice)]
+            if not keys:
+                self.strangers.append(f"news for request {delta.request_id}, choice {delta.choice}, which nobody asked for")
+                continue
+            key = next((key for key in keys if key not in self.orphans), keys[-1])
+            self.news.setdefault(key, []).append(News(delta.text, delta.num_tokens, delta.finish_reason))
             if delta.finish_reason is not None:
                 self._look_behind(key)
+                self._ended(key, delta.finish_reason)
+
+    def _ended(self, key: Key, reason: FinishReason) -> None:
+        name, life, choice = key
+        if life == self.lives[name][-1]:
+            self.open[name].discard(choice)
+            if reason is FinishReason.STOP:
+                self.just[name] = "stopped"
+
+    def _abort(self, name: str) -> bool:
+        is_taken = self.front.abort(name)
+        is_live = self._answered(name, is_taken, is_abort=True)
+        if not is_taken or name not in self.lives:
+            self.met["an abort of what is not live"] += 1
+            return is_taken
+        self.met["aborted just when a sibling stopped"] += self.just.get(name) == "stopped"
+        self.just[name] = "aborted in flight" if is_live and self.engine.plans_in_flight else "aborted"
+        self.aborted.add((name, self.lives[name][-1]))
+        self.open[name].clear()
+        return True
+
+    def _answered(self, name: str, is_taken: bool, *, is_abort: bool) -> bool:
+        """Notes the answer; whether the name is live."""
+        is_live = bool(self.open.get(name))
+        if name in self.lives:
+            self.answers.setdefault((name, self.lives[name][-1]), []).append(Answer(is_abort, is_live, is_taken))
+        return is_live
 
     def drain(self) -> None:
         """Steps until nothing is left, but no more than a healthy engine needs."""
@@ -134,6 +181,8 @@ class TextWorld:
         self.engine.take_outputs()  # also what nobody waits for any more
         now = self.engine.snapshot()
         self.left = (
+            *self.strangers,
+            *["a choice that the text front waits for"] * self.front.has_work,
             *(f"request {each.request_id}, choice {each.choice}" for each in now.sequences()),
             *(f"block {block} held" for block, count in enumerate(now.ref_counts or ()) if count),
             *(f"block {block} in quarantine" for block in now.quarantined),
@@ -163,6 +212,7 @@ class TextWorld:
 
     def _told(self, key: Key, sampling: SamplingParams, tokens: list[int], ends: list[tuple[int, FinishReason]]) -> ToldText:
         name, life, choice = key
+        text = self.scripts[name, life]
         return ToldText(
             name,
             choice,
@@ -170,7 +220,7 @@ class TextWorld:
             tuple(self.pieces[token] for token in tokens),
             sampling,
             frozenset((*sampling.stop_token_ids, END)),
-            self.stops.get(name, ()),
+            self.stops.get(text, ()),
             tuple(self.news.get(key, ())),
             (name, life) in self.aborted,
             EngineSide(
@@ -181,6 +231,8 @@ class TextWorld:
                 self.orphans.get(key, ()),
                 self.left,
             ),
+            self.lives[name].index(life) + 1,
+            tuple(self.answers.get((name, life), ())) if choice == 0 else (),
         )
 
     def _add(self, request: Request) -> bool:
@@ -188,15 +240,35 @@ class TextWorld:
             text = b"".join(self.pieces[token] for token in request.prompt).decode()
         except (UnicodeDecodeError, IndexError):
             return False  # no text that anybody could write
-        stops = self.stops.get(request.request_id, ())
-        is_chat = request.request_id in self.chats
+        name, sampling = request.request_id, request.sampling
+        script = script_of(name, len(self.lives.get(name, ())) + 1)
+        is_chat = script in self.chats
         prompt = [{"role": "user", "content": text}] if is_chat else text
-        answer = self.front.submit(prompt, request.sampling, stops, request_id=request.request_id)
-        written = written_in_chat(request.prompt) if is_chat else request.prompt
-        self.written[request.request_id, answer.incarnation] = written
-        for choice in range(request.sampling.n if answer.is_accepted else 0):
-            self.asked[request.request_id, answer.incarnation, choice] = request.sampling
-        return answer.is_accepted
+        answer = self.front.submit(prompt, sampling, self.stops.get(script, ()), request_id=name)
+        is_duplicate = answer.refusal is RefusalReason.DUPLICATE_ID
+        self.met["a name in use refused"] += is_duplicate
+        if answer.is_accepted or is_duplicate:
+            self._answered(name, answer.is_accepted, is_abort=False)
+        if not answer.is_accepted:
+            return False
+        self._meet_return(name, sampling.n)
+        life = name, answer.incarnation
+        self.written[life] = written_in_chat(request.prompt) if is_chat else request.prompt
+        self.scripts[life] = script
+        self.lives.setdefault(name, []).append(answer.incarnation)
+        self.open[name] = set(range(sampling.n))
+        self.asked.update({(*life, choice): sampling for choice in range(sampling.n)})
+        return True
+
+    def _meet_return(self, name: str, choices: int) -> None:
+        if name not in self.lives:
+            return
+        just = self.just.get(name, "")
+        self.met["a name came back"] += 1
+        self.met["came back forked"] += choices > 1
+        self.met["came back right behind an abort"] += just.startswith("aborted")
+        self.met["came back with results in flight"] += just == "aborted in flight"
+        self.met["came back right behind a stop"] += just == "stopped"
 
 
 def written_in_chat(content: Sequence[int]) -> tuple[int, ...]:
@@ -233,11 +305,12 @@ def text_world(spec: Spec) -> TextWorld:
             raise ValueError(f"tokens are 0 to {tokenizer.vocab_size - 1}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"this is no world of streamed texts: {error}; check out the commit that wrote it") from error
-    runner: Runner = ScriptedRunner(said)
+    scripts: dict[tuple[str, int], str] = {}
+    runner: Runner = ScriptedRunner(said, scripts)
     if spec.get("runner", "scripted") == "fingerprint":
         runner = FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size)
     engine = TappedEngine(config, runner)
-    return TextWorld(TextEngine(engine, tokenizer), engine, tokenizer, bytes_of_tokens(pieces), stops, chats)
+    return TextWorld(TextEngine(engine, tokenizer), engine, tokenizer, bytes_of_tokens(pieces), stops, chats, scripts)
 
 
 def _bytes(piece: str) -> bytes:

@@ -30,10 +30,16 @@ class KnownLaunch:
 
 
 class ScriptedRunner:
-    """Each choice of a request says its own tokens, whatever its prompt; behind them `END`."""
+    """Each choice of a request says its own tokens, whatever its prompt; behind them `END`.
 
-    def __init__(self, said: Mapping[str, Sequence[Sequence[int]]]) -> None:
+    ``scripts``: by request and incarnation, under which name the tokens of that life stand, if not under the request's.
+    """
+
+    def __init__(
+        self, said: Mapping[str, Sequence[Sequence[int]]], scripts: Mapping[tuple[str, int], str] | None = None
+    ) -> None:
         self._said = said
+        self._scripts = {} if scripts is None else scripts
 
     def launch(self, plan: Plan, reservation: Reservation) -> Launch:
         """See `runner.Runner`."""
@@ -44,7 +50,8 @@ class ScriptedRunner:
     def _token(self, plan: Plan, row: int) -> int:
         request, choice = plan.requests[row], plan.choices[row]
         index = plan.starts[row] + plan.num_tokens[row] - len(request.prompt)
-        said = self._said.get(request.request_id, ())
+        script = self._scripts.get((request.request_id, plan.incarnations[row]), request.request_id)
+        said = self._said.get(script, ())
         return said[choice][index] if choice < len(said) and index < len(said[choice]) else END
 
 

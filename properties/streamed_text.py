@@ -29,13 +29,26 @@ class News:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What a user was told who asked for the end of a name (`is_abort`) or for a new life of it.
+
+    ``is_live``: some choice of the name had not told its end by then, nor had an abort of it been taken. ``is_taken``: the
+    front said yes; for a new life: it did not say that the name is in use.
+    """
+
+    is_abort: bool
+    is_live: bool
+    is_taken: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSide:
     """The same choice as the engine has it.
 
     ``prompt``: the tokens that it was given; ``written``: those that the text of the prompt stands for. ``ends``: of each end
     that it told, after how many tokens and why. When the reader was told of the end: ``is_live``, whether the engine still
-    had the choice, and ``orphans``, blocks that had a count though nobody's table named them. ``left``: what it had behind a
-    drain.
+    had the choice, and ``orphans``, blocks that had a count though nobody's table named them. ``left``: what it or the text
+    front had behind a drain.
     """
 
     prompt: tuple[int, ...]
@@ -52,6 +65,7 @@ class ToldText:
 
     ``pieces`` are the bytes that each token stands for. ``stop_token_ids`` end a text and are no part of it. ``stops`` are its
     stop strings. ``is_aborted``: its user asked for its end at some time. ``engine``: None where nobody can look behind it.
+    ``life``: the how-manieth of its name. ``answers``: to what was asked of the name from the begin of this life on.
     """
 
     request_id: str
@@ -64,10 +78,13 @@ class ToldText:
     news: tuple[News, ...]
     is_aborted: bool = False
     engine: EngineSide | None = None
+    life: int = 1
+    answers: tuple[Answer, ...] = ()
 
     @property
     def subject(self) -> str:
-        return f"request {self.request_id}, choice {self.choice}"
+        life = f", life {self.life}" if self.life > 1 else ""
+        return f"request {self.request_id}{life}, choice {self.choice}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +117,18 @@ def streamed_texts_are_those_of_their_tokens(told: ToldText) -> Violation | None
     if not told.news or told.news[-1].reason is None:
         return _broken(told, "no end", "one ending")
     return _ending(told, shown, told.news[-1])
+
+
+def names_are_in_use_until_their_end(told: ToldText) -> Violation | None:
+    """SC-12: until all choices of a name have told their ends or its abort was taken, an abort of it is taken and a new life
+    refused; from then on, at once, the name is free, and there is nothing to abort."""
+    for answer in told.answers:
+        if answer.is_taken != (answer.is_live if answer.is_abort else not answer.is_live):
+            asked = "an abort" if answer.is_abort else "a new life"
+            found, expected = ("taken", "refused") if answer.is_taken else ("refused", "taken")
+            state = "live" if answer.is_live else "ended"
+            return _broken(told, f"{asked} of the {state} name {found}", expected)
+    return None
 
 
 def engines_read_the_tokens_of_the_prompt(told: ToldText) -> Violation | None:
@@ -243,6 +272,7 @@ TEXT_SENTENCES: Final = tuple(
     TextSentence("SC-12", check)
     for check in (
         streamed_texts_are_those_of_their_tokens,
+        names_are_in_use_until_their_end,
         engines_read_the_tokens_of_the_prompt,
         engines_end_a_choice_where_its_reader_is_told,
     )

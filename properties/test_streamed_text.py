@@ -10,6 +10,7 @@ import pytest
 from engine_under_test.types import FinishReason, SamplingParams
 from properties.streamed_text import (
     TEXT_SENTENCES,
+    Answer,
     EngineSide,
     News,
     ToldText,
@@ -134,6 +135,23 @@ BAD_BEHIND = {
 }
 
 
+ANSWERS = (
+    Answer(is_abort=False, is_live=True, is_taken=False),
+    Answer(is_abort=True, is_live=True, is_taken=True),
+    Answer(is_abort=True, is_live=False, is_taken=False),
+    Answer(is_abort=False, is_live=False, is_taken=True),
+)
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=repr)
+def test_a_name_is_in_use_just_until_its_end(answer: Answer) -> None:
+    second = replace(GOOD, life=2)
+    assert _judged(replace(second, answers=(answer,))) == []
+    (found,) = _judged(replace(second, answers=(answer, replace(answer, is_taken=not answer.is_taken))))
+    assert (found.invariant, found.subject) == ("SC-12", "request a, life 2, choice 0")
+    assert ("an abort" if answer.is_abort else "a new life") in found.found
+
+
 def _judged(told: ToldText) -> list[Violation]:
     return [found for each in TEXT_SENTENCES if (found := each.check(told)) is not None]
 
@@ -150,4 +168,4 @@ def test_an_engine_is_found_where(told: ToldText) -> None:
 
 def test_the_sentences_are_of_the_catalogue() -> None:
     assert {each.identifier for each in TEXT_SENTENCES} == {"SC-12"}
-    assert len({each.sentence for each in TEXT_SENTENCES}) == 3
+    assert len({each.sentence for each in TEXT_SENTENCES}) == 4
