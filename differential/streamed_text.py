@@ -224,10 +224,11 @@ def check_streamed_text(context: SuiteContext) -> CheckResult:
         told = world.told()
         reached.update(world.met)
         examples, ops, judged = examples + 1, ops + len(case.ops), judged + len(told)
-        _count(case, told, reached)
         context.progress(examples, total)
         if (violation := first_broken(told)) is not None:
             failure = failure_of(case, violation, f"{SUITE_ID}#{context.seed:#x}", context.shrink_s)
+        else:
+            _count(case, told, reached)
     missed = [
         f"{name} at least {floor * total // 100} times, found {reached[name]}"
         for name, floor in FLOORS.items()
