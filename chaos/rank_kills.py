@@ -38,6 +38,7 @@ PATIENCE = Patience(beat_s=0.1, silence_s=2.0, step_s=4.0)
 _STEP_PHASES = (RankPhase.BEFORE_PLAN, RankPhase.IN_COLLECTIVE, RankPhase.BEFORE_REPLY)
 _BLOWS = tuple(blow for blow in Blow if blow not in IN_CONTAINERS)
 _NUM_REQUESTS = 6
+_FALSE_ALARMS = 1  # a machine may be so busy that a healthy rank is silent for too long
 
 Struck = Callable[[Strike, Ranks], None]
 
@@ -176,6 +177,7 @@ class _Recorder:
         self._due = {(each.generation, each.sequence): each for each in strikes}
         self._bound_s = patience.notice_s + (patience.step_s if any(each.blow is Blow.STALL for each in strikes) else 0.0)
         self._generation = 0
+        self.num_losses = 0
         self._parted: tuple[Strike, RankEvent] | None = None  # and the step of it
         self.struck: Callable[[Strike], None] | None = None
         self.outputs: list[Output] = []
@@ -185,8 +187,9 @@ class _Recorder:
         self._history.add(event)
 
     def rank(self, event: RankEvent) -> None:
-        """When a step that a blow waits for is sent, the blow must be noticed from now on; one that only parts ranks, from the
-        next step on, whose sums they can not do."""
+        """Takes note. When a step that a blow waits for is sent, the blow must be noticed from now on; one that only parts
+        ranks, from the next step on, whose sums they can not do."""
+        self.num_losses += event.kind is RankEventKind.LOST
         if event.kind in (RankEventKind.SENT, RankEventKind.LOST) and self._parted is not None:
             strike, sent = self._parted
             self._parted = None
@@ -254,6 +257,9 @@ def _serve(
         run.num_steps += 1
         recorder.note_restart(engine)
         recorder.flush(engine)
+        if recorder.num_losses > len(run.storm.strikes) + _FALSE_ALARMS:
+            blows = f"at most {len(run.storm.strikes)}, as many as there were blows"
+            return violation("DI-2", "ranks", f"lost {recorder.num_losses} times", blows)
     run.history.add_op(Op(OpKind.DRAIN))
     while (engine.poll() or engine.snapshot().unsettled) and run.num_steps < bound:
         supervisor.step()

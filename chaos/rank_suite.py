@@ -21,12 +21,13 @@ from engine_under_test.distributed.rank_messages import RankPhase
 from engine_under_test.distributed.rank_processes import Launcher, Processes
 from engine_under_test.distributed.rank_supervisor import Policy
 from engine_under_test.distributed.ranks import Ranks
-from engine_under_test.errors import AssayError
+from engine_under_test.errors import AssayError, RankLost
 from models.build import hasher_of, target_from
 from models.walk import walk_ops
 from models.world import World
 from properties.checkers import run_checkers
 from properties.history import History
+from properties.invariants.predicate import violation
 from properties.rank_checkers import AGREEMENT
 from properties.suite import CheckResult, Failure, Figure, Label, Profile, SuiteContext
 from properties.verdict import Verdict, Violation
@@ -43,23 +44,23 @@ PATIENCE = Patience(beat_s=0.1, silence_s=4.0, step_s=8.0)
 
 
 def storms_of(profile: Profile, seed: int) -> Iterator[RankStorm]:
-    """A kill in the quick profile; in pr kills at each phase, another one during the recovery, and one of each other blow that
-    is noticed by more than a clock that runs out; everything at night."""
+    """A kill and a frozen rank in the quick profile; in pr kills at each phase, another one during the recovery, and one of
+    each other blow but a stall, which takes longest to be noticed; everything at night."""
     if profile is Profile.NIGHTLY:
         yield from every_storm(seed)
         return
     chosen = [
         (2, Policy.CONTINUE, Blow.KILL, RankPhase.IN_COLLECTIVE),
+        (2, Policy.CONTINUE, Blow.FREEZE, RankPhase.IN_COLLECTIVE),
         (2, Policy.END, Blow.KILL, RankPhase.BEFORE_REPLY),
         (4, Policy.CONTINUE, Blow.KILL, RankPhase.BEFORE_PLAN),
         (2, Policy.END, Blow.RAISE, RankPhase.IN_COLLECTIVE),
         (2, Policy.CONTINUE, Blow.CUT, RankPhase.BEFORE_REPLY),
         (4, Policy.END, Blow.PART, RankPhase.IN_COLLECTIVE),
-        (2, Policy.CONTINUE, Blow.FREEZE, RankPhase.IN_COLLECTIVE),
     ]
-    for number, (size, policy, blow, phase) in enumerate(chosen[: 1 if profile is Profile.QUICK else None]):
+    for number, (size, policy, blow, phase) in enumerate(chosen[: 2 if profile is Profile.QUICK else None]):
         strikes: tuple[Strike, ...] = (Strike(blow, phase, (seed + number) % size, 2 + (seed + number) % 5),)
-        if number == 2:
+        if number == 3:
             strikes += (Strike(Blow.KILL, RankPhase.JOINING, 1, 0, generation=2),)
         yield RankStorm(seed + number, size, policy, strikes, number % 3)
 
@@ -143,17 +144,25 @@ def _walk(context: SuiteContext, size: int, label: str, launcher: Launcher, sums
     config = RankConfig(
         size, FingerprintModel(caps.vocab_size), caps.num_blocks, caps.block_size, patience=PATIENCE, shows_evidence=True
     )
-    with Ranks(config, launcher, tell=history.add) as group:
-        world = World(target, hasher=hasher_of(spec), device=RankDevice(caps, group))
-        world.run(islice(walk_ops(context.seed % 2**32, SHAPES[label]), _WALK_OPS[context.profile]))
+    found: Violation | None = None
+    try:
+        with Ranks(config, launcher, tell=history.add) as group:
+            world = World(target, hasher=hasher_of(spec), device=RankDevice(caps, group))
+            world.run(islice(walk_ops(context.seed % 2**32, SHAPES[label]), _WALK_OPS[context.profile]))
+            loss = group.loss
+        sums.ops += world.ops
+        sums.noops += world.noops
+        sums.reached[f"steps of {size} ranks"] += world.checked_steps
+        sums.evaluations.update(world.evaluations)
+        found = world.violation
+        if loss is not None:  # World says no more than that an operation raised it
+            found = violation("DI-1", f"{size} ranks that nothing befell", str(loss), "ranks that agree to the end")
+    except RankLost as lost:
+        found = violation("DI-1", f"{size} ranks that nothing befell", str(lost), "ranks that agree to the end")
     sums.examples += 1
-    sums.ops += world.ops
-    sums.noops += world.noops
-    sums.reached[f"steps of {size} ranks"] += world.checked_steps
-    sums.evaluations.update(world.evaluations)
     (agreement,) = run_checkers(history, (AGREEMENT,))
     sums.evaluations[agreement.identifier] += agreement.evidence
-    found = world.violation or agreement.violation
+    found = agreement.violation or found
     return None if found is None else failure_of(found, f"{label} on {size} ranks, seed {context.seed:#x}", ())
 
 

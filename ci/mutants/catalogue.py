@@ -11,6 +11,7 @@ from ci.mutants import (
     of_life,
     of_memory,
     of_numerics,
+    of_ranks,
     of_runner,
     of_sampling,
     of_streams,
@@ -32,4 +33,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *of_text.MUTANTS,
     *of_streams.MUTANTS,
     *of_transfers.MUTANTS,
+    *of_ranks.MUTANTS,
 )

@@ -6,10 +6,13 @@ engine. Hence nothing of the project but `mutant` and `loader` is imported at th
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import resource
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -37,10 +40,27 @@ def main(arguments: list[str]) -> None:
     write_report(job, path.parent, {"mutant": result.to_json()}, began)
 
 
+def _reach_children(mutant: Mutant) -> None:
+    """Interpreters that are started with the search path of this one install the mutant as well, before anything else."""
+    folder = tempfile.mkdtemp(prefix="assay-mutant-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    lines = (
+        "import sys",
+        "from pathlib import Path",
+        "from ci.mutants.loader import MutantFinder",
+        "from ci.mutants.mutant import Mutant",
+        f"sys.meta_path.insert(0, MutantFinder({mutant!r}, Path({str(ROOT)!r})))",
+    )
+    (Path(folder) / "sitecustomize.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    sys.path.insert(0, folder)
+
+
 def run_mutant(mutant: Mutant, stories: str, sources: tuple[str, ...], seed: int) -> MutantResult:
     """The mutant's fate. Whatever goes wrong before the hunt is no kill."""
     began = time.monotonic()
     try:
+        if "ranks" in mutant.hunts:
+            _reach_children(mutant)
         install(mutant, ROOT)
         from ci.mutants.hunt import hunt
 

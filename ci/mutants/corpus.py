@@ -23,6 +23,7 @@ _CLASSES = {
     4: "asynchronous and overlapped scheduling",
     6: "sampling",
     8: "KV transfers and disaggregation",
+    9: "several ranks",
     10: "streaming and front end",
     12: "persistent batches, graphs and padding",
 }

@@ -34,6 +34,12 @@ def build(config: RankConfig, collectives: Collectives) -> FingerprintRunner | T
     return TransformerRunner(weights, config.num_blocks, config.block_size, product=SummedProduct(weights, collectives))
 
 
+def num_blocks_of(runner: FingerprintRunner | TransformerRunner, block_size: int) -> int:
+    """The blocks that its store really has, without the padding block."""
+    slots = len(runner.store) if isinstance(runner, FingerprintRunner) else runner.keys.shape[1]
+    return slots // block_size - 1
+
+
 def _weights(config: RankConfig) -> LlamaWeights:
     model = config.model
     assert not isinstance(model, FingerprintModel)  # it has none

@@ -29,7 +29,7 @@ from engine_under_test.distributed.rank_messages import (
     Step,
     Waiting,
 )
-from engine_under_test.distributed.rank_models import build
+from engine_under_test.distributed.rank_models import build, num_blocks_of
 from engine_under_test.errors import ProtocolError, RunnerError
 
 _Message = TypeVar("_Message")
@@ -131,7 +131,7 @@ class _Rank:
     def run(self) -> None:
         """Executes steps until the driver leaves."""
         start, config = self._start, self._start.config
-        self._link.send(Joined(start.generation, config.num_blocks, config.block_size))
+        self._link.send(Joined(start.generation, num_blocks_of(self._runner, config.block_size), config.block_size))
         while True:
             step = self._inbox.next(Step)
             if (step.generation, step.sequence) != (start.generation, self._sequence + 1):

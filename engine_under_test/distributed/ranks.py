@@ -160,6 +160,11 @@ class Ranks:
         return tuple(self._processes)
 
     @property
+    def loss(self) -> RankLost | None:
+        """What broke the group, until it begins anew."""
+        return self._lost
+
+    @property
     def is_broken(self) -> bool:
         return self._lost is not None
 

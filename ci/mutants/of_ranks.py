@@ -1,0 +1,67 @@
+"""Bugs of groups of ranks: corpus class 9. Data only."""
+
+from __future__ import annotations
+
+from ci.mutants.mutant import Mutant
+
+_RANKS = "engine_under_test/distributed/ranks.py"
+_MODELS = "engine_under_test/distributed/rank_models.py"
+_SUPERVISOR = "engine_under_test/distributed/rank_supervisor.py"
+_HUNT = ("ranks",)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "pool-of-each-rank",
+        "lll-kv-size-multinode",
+        "https://github.com/ModelTC/lightllm/pull/931",
+        _MODELS,
+        "        return SplitFingerprints(config.num_blocks, config",
+        "        return SplitFingerprints(config.num_blocks + collectives.rank, config",
+        "Each rank makes as many blocks as it has room for, and nobody agrees on the least.",
+        _HUNT,
+    ),
+    Mutant(
+        "followers-lack-the-tokens",
+        "nano-tp-partial-state-after-preempt",
+        "https://github.com/GeeeekExplorer/nano-vllm/commit/82f5ca2",
+        _RANKS,
+        "        for process in self._processes:\n            process.link.post(step)\n",
+        "        import dataclasses\n"
+        "        partial = dataclasses.replace(plan, token_ids=(0,) * (len(plan.token_ids) - 1) + plan.token_ids[-1:])\n"
+        "        for process in self._processes:\n"
+        "            process.link.post(step if process is self._processes[0] else dataclasses.replace(step, plan=partial))\n",
+        "All ranks but the first are sent the last token of a plan instead of all of them.",
+        _HUNT,
+    ),
+    Mutant(
+        "collective-skipped-by-one",
+        "vllm-dp-zero-token-skip",
+        "https://github.com/vllm-project/vllm/pull/28774",
+        _MODELS,
+        "        self._collectives.all_reduce(torch.from_numpy(words.view(np.int64)), what)\n",
+        "        if self._collectives.rank == 0 or len(words) > 1:\n"
+        "            self._collectives.all_reduce(torch.from_numpy(words.view(np.int64)), what)\n",
+        "A rank that has little to add returns early, while the others wait for it.",
+        _HUNT,
+    ),
+    Mutant(
+        "frozen-ranks-left-behind",
+        "vllm-engine-orphan-sigkill",
+        "https://github.com/vllm-project/vllm/issues/55510",
+        _RANKS,
+        "        for process in self._processes:\n            process.kill()\n",
+        "",
+        "The ranks of a broken group are expected to end by themselves, which a frozen one does not.",
+        _HUNT,
+    ),
+    Mutant(
+        "engine-outlives-its-store",
+        "ours",
+        "",
+        _SUPERVISOR,
+        "        self._restart_group()\n        engine.restart()\n",
+        "        self._restart_group()\n        engine.abandon(min(engine.plans_in_flight, default=0), str(lost))\n",
+        "The ranks begin anew with empty stores, and the engine goes on with tables of what they held.",
+        _HUNT,
+    ),
+)
