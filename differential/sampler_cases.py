@@ -59,6 +59,8 @@ def batches(seed: int) -> Iterator[Batch]:
         if number % len(VOCABULARIES) in _WITH_TWINS:
             batch = replace(batch, cases=(*batch.cases, twins(batch.cases[0])))
         yield batch
+        if len(batch.cases) >= _MANY_ROWS:
+            yield Batch(neighbours(chance, batch.cases[0]))
         number += 1
 
 
@@ -166,6 +168,20 @@ def twins(case: Case) -> Case:
     logits[rising[place : place + 2]] = 1
     sampling = SamplingParams(max_tokens=1, temperature=case.sampling.temperature or 1.0, seed=case.sampling.seed)
     return replace(case, kind="twins", logits=logits, sampling=sampling)
+
+
+def neighbours(chance: random.Random, case: Case) -> tuple[Case, ...]:
+    """By turns at the address of a case and at one that differs in a single part: a bit of either word of the seed, the choice,
+    the position. All tokens are equal, so that noise alone decides; so few rows of so few tokens may be drawn ahead."""
+    params = SamplingParams(max_tokens=1, temperature=1.0, seed=case.sampling.seed)
+    told = replace(case, kind="neighbours", logits=np.zeros(len(case.logits), np.float32), sampling=params)
+    seeds = [params.seed ^ 1 << chance.randrange(first, first + 32) for first in (32, 32, 0)]
+    others = [
+        *(replace(told, sampling=replace(params, seed=seed)) for seed in seeds),
+        replace(told, choice=told.choice + 1),
+        *(replace(told, position=told.position + step) for step in (1, 2, 256)),
+    ]
+    return tuple(each for other in others for each in (other, told))
 
 
 # Parameters

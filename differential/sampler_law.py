@@ -36,7 +36,7 @@ from properties.suite import CheckResult, Failure, Profile, SuiteContext
 from properties.verdict import Verdict, Violation
 
 SUITE_ID = "sampler-law"
-BATCHES = {Profile.QUICK: 40, Profile.PR: 120, Profile.NIGHTLY: 3_000}
+BATCHES = {Profile.QUICK: 45, Profile.PR: 135, Profile.NIGHTLY: 3_375}
 MOST_UNDECIDED = 0.03  # of the rows, at most: those in which two tokens can not be told apart
 _COARSE = 16  # values of the noise of every so-manieth batch: among equal logits equal scores, which go to the lowest
 _COARSE_EVERY = 7
@@ -203,7 +203,7 @@ def check_sampler_law(
         for done, batch in enumerate(islice(batches(context.seed), total), start=1):
             is_coarse = done % _COARSE_EVERY == 0
             if (found := rows.judge(batch, is_coarse=is_coarse)) is not None:
-                failure = _failure(Rows(sample), *found, is_coarse, context)
+                failure = _failure(sample, *found, is_coarse, context)
                 break
             context.progress(done, total + 1)
         if failure is None:
@@ -283,14 +283,14 @@ def _words(batch: Batch) -> str:
     return f"a batch of {num} row{'s' if num > 1 else ''}{' in bfloat16' if batch.is_bfloat16 else ''}"
 
 
-def _failure(rows: Rows, violation: Violation, batch: Batch, is_coarse: bool, context: SuiteContext) -> Failure:
-    """The wrong token in the smallest batch found: rows, then their parameters and vocabulary."""
+def _failure(sample: TorchSample, violation: Violation, batch: Batch, is_coarse: bool, context: SuiteContext) -> Failure:
+    """The wrong token in the smallest batch found, each tried with fresh noise: rows, then their parameters and vocabulary."""
     ends_at = time.monotonic() + context.shrink_s
     is_better = True
     while is_better and time.monotonic() < ends_at:
         is_better = False
         for smaller in _smaller(batch):
-            found = rows.judge(smaller, is_coarse=is_coarse) if time.monotonic() < ends_at else None
+            found = Rows(sample).judge(smaller, is_coarse=is_coarse) if time.monotonic() < ends_at else None
             if found is not None and found[0].invariant == violation.invariant:
                 (violation, batch), is_better = found, True
                 break

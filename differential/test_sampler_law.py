@@ -119,6 +119,15 @@ def test_batches_are_those_of_the_seed() -> None:
     assert [told(each) for each in one] != [told(each) for each in third]
 
 
+def test_neighbours_stand_beside_their_case_and_differ_from_it_in_one_part() -> None:
+    (near,) = (each.cases for each in islice(batches(5), 9) if each.cases[0].kind == "neighbours")
+    addresses = [(one.address.seed, one.choice, one.position) for one in near]
+    base = addresses[1]
+    differing = [sum(a != b for a, b in zip(one, base, strict=True)) for one in addresses]
+    assert differing == [1, 0] * (len(near) // 2)
+    assert any(seed != base[0] and seed % 2**32 == base[0] % 2**32 for seed, _choice, _position in addresses)
+
+
 def told(batch: Batch) -> list[tuple[str, bytes, SamplingParams, int, int]]:
     return [(case.kind, case.logits.tobytes(), case.sampling, case.choice, case.position) for case in batch.cases]
 

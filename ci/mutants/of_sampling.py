@@ -158,4 +158,16 @@ MUTANTS: tuple[Mutant, ...] = (
         "A greedy row takes the highest of equal tokens.",
         _TOKEN_BY_TOKEN,
     ),
+    Mutant(
+        "noise-kept-for-half-a-seed",
+        "vllm 57018",
+        "https://github.com/vllm-project/vllm/pull/57018",
+        _NOISE,
+        "            page = self._pages.get((seed, choice, number, purpose, num_lanes))\n",
+        """            rest = (choice, number, purpose, num_lanes)
+            page = next((kept for key, kept in self._pages.items() if key[0] % 2**32 == seed % 2**32 and key[1:] == rest), None)
+""",
+        "Noise that was drawn ahead is found again by the lower half of the seed, and so by other seeds.",
+        _TOKEN_BY_TOKEN,
+    ),
 )
