@@ -80,7 +80,7 @@ def test_a_fault_of_the_loader_is_found(
     violation = compare(loaded, load_tokenizer(gguf), published).violation
     assert violation is not None
     assert (violation.invariant, violation.subject) == ("SE-1", subject)
-    assert violation.found.removesuffix(" as loaded") != violation.expected.removesuffix(" in the GGUF file")
+    assert violation.found.removesuffix(" as loaded") != violation.expected.removesuffix(" in the file")
 
 
 class _Forgetful(Tokenizer):

@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, proc
 from engine_under_test.errors import BadInput
 from engine_under_test.model.gguf_file import GgufFile
 from engine_under_test.model.load import gguf_in
+from engine_under_test.model.safetensors_file import CONFIG
 from engine_under_test.model.tokenizer import Special, Tokenizer, byte_alphabet
 
 TOKENIZER, SETTINGS, GENERATION, TEMPLATE = (
@@ -107,7 +108,10 @@ def _from_folder(folder: Path) -> Tokenizer:
         raise BadInput(f"a tokenizer must be a byte-level one, found the decoder {found} in {folder}; use another model")
     settings = _read(folder / SETTINGS)
     roles = {role: _text_of(settings.get(f"{role}_token")) for role in ("bos", "eos", "unk", "pad")}
-    ends = _read(folder / GENERATION).get("eos_token_id")
+    backend.no_truncation()  # what a maker of batches left in the file is no property of a text
+    backend.no_padding()
+    said = (_read(folder / name).get("eos_token_id") for name in (GENERATION, CONFIG))  # older models have the second alone
+    ends = next((end for end in said if end is not None), None)
     if ends is None:
         ends = backend.token_to_id(roles["eos"]) if roles["eos"] is not None else None
     stop = tuple(ends) if isinstance(ends, list) else () if ends is None else (int(ends),)
