@@ -28,6 +28,7 @@ _POOL: Mapping[str, Any] = {"max_tokens_per_step": 2048, "max_num_seqs": 16, "vo
 _LONG = (63, 65, 128, 129, 257, 280)  # tokens of a prompt, each the beginning of the same text
 _SHORT = (17, 40)
 _VERY_LONG = {Profile.QUICK: 1100, Profile.PR: 1100, Profile.NIGHTLY: 1500}
+_LONGEST = 2060
 _MODELS_A_FIELD = {Profile.QUICK: 1, Profile.PR: 1, Profile.NIGHTLY: 8}
 
 
@@ -38,6 +39,7 @@ class Case:
     model: ModelSpec
     requests: tuple[Request, ...]
     trials: tuple[Trial, ...]
+    asks_plain_run: bool = True
 
 
 def cases(profile: Profile, seed: int) -> Iterator[Case]:
@@ -47,6 +49,8 @@ def cases(profile: Profile, seed: int) -> Iterator[Case]:
         yield _of_sharp((seed + number) % 2**31)
         yield from _of_long((seed + number) % 2**31)
     yield from _of_very_long(seed % 2**31, _VERY_LONG[profile], 2 if profile is Profile.NIGHTLY else 1)
+    if profile is not Profile.QUICK:
+        yield _of_longest(seed % 2**31)
 
 
 def _of_fields(seed: int) -> Iterator[Case]:
@@ -114,9 +118,18 @@ def _of_very_long(seed: int, length: int, layers: int) -> Iterator[Case]:
         yield Case(model, _requests(seed + number, (length,), 4 if dtype == "float32" else 16), trials)
 
 
-def _trial(model: ModelSpec, setting: Setting, floors: Mapping[str, int], *, block_size: int = 16, **config: Any) -> Trial:
+def _of_longest(seed: int) -> Case:
+    """Past 2,048 positions, which is what a table of rotations, or a configuration, usually ends at."""
+    model = ModelSpec("tiny", "float32", seed, LlamaConfig(VOCAB, 32, 1, 2, 1, 16, 32))
+    told = _trial(model, Setting("longest, in chunks of 1,024"), {"chunks": 2}, slots=4096, max_tokens_per_step=1024)
+    return Case(model, _requests(seed, (_LONGEST,), 8), (told,), asks_plain_run=False)
+
+
+def _trial(
+    model: ModelSpec, setting: Setting, floors: Mapping[str, int], *, block_size: int = 16, slots: int = 2048, **config: Any
+) -> Trial:
     budget = config.get("max_tokens_per_step", 2048)
-    pool = {**_POOL, "num_blocks": 2048 // block_size, "block_size": block_size, **config}
+    pool = {**_POOL, "num_blocks": slots // block_size, "block_size": block_size, **config}
     return Trial(World(model, EngineConfig(**{**pool, "max_num_seqs": min(budget, 16)}), setting), floors)
 
 
@@ -134,7 +147,8 @@ def check_float_numerics(context: SuiteContext, make_runner: MakeRunner = transf
     total = sum(len(case.trials) for case in chosen)
     with one_thread():
         for case in chosen:
-            judge = Judge(case.model, make_runner, asks_second_oracle=context.profile is not Profile.QUICK)
+            asks_second = context.profile is not Profile.QUICK
+            judge = Judge(case.model, make_runner, asks_second_oracle=asks_second, asks_plain_run=case.asks_plain_run)
             tally.go_through(judge, case.trials, case.requests, lambda: context.progress(tally.examples, total))
             if tally.failures:
                 break

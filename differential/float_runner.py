@@ -26,6 +26,7 @@ from properties.suite import CheckResult, Profile, SuiteContext
 SUITE_ID = "float-runner"
 VOCAB = 97
 MOST_ROWS = 34  # packed products have another way for one row, for several, and for more than 32
+WIDE = (48, 64, 65, 96, 128, 129)  # rows that a kernel may take for a tile of its own, and beside them
 NAN = VOCAB - 1  # the token that may be none: in no prompt that `prompts` draws
 _LAYERS = 2
 _ALLOCATIONS = 2 + 2 * _LAYERS + 1  # of a step: its batch, its hidden states, two a layer, its logits
@@ -150,7 +151,7 @@ def of_nan(seed: int) -> Task:
 
 
 def of_rows(seed: int) -> Iterator[Task]:
-    """Decodes of 34 rows down to one, each with its logits; prompts of 1 to 34 tokens, each alone."""
+    """Decodes of 34 rows down to one, each with its logits; prompts of 1 to 34 tokens and of some more, each alone."""
     model = model_of(4, 2, 16, seed, ties_head=False)
     chance = random.Random(seed)
     steps = {f"steps of {number} rows": 1 for number in range(1, MOST_ROWS + 1)}
@@ -165,9 +166,10 @@ def of_rows(seed: int) -> Iterator[Task]:
         ),
         asks_plain_run=False,
     )
-    alone = prompts(chance, range(1, MOST_ROWS + 1), lambda number: 1 + number % 2)
-    told = Setting("prompts of 1 to 34 tokens, packed weights", packs_weights=True, is_alone=True)
-    yield Task(model, alone, (trial(model, told, products, prefix_cache=False),), asks_plain_run=False)
+    alone = prompts(chance, (*range(1, MOST_ROWS + 1), *WIDE), lambda number: 1 + number % 2)
+    told = Setting("prompts of 1 to 34 and up to 129 tokens, packed weights", packs_weights=True, is_alone=True)
+    wide = {f"packed products of {number} rows": 1 for number in WIDE}
+    yield Task(model, alone, (trial(model, told, {**products, **wide}, prefix_cache=False),), asks_plain_run=False)
     few = ramp[: 2 * 8 + 2]
     yield Task(
         model, few, (trial(model, Setting("18 rows down to one, invariant", is_batch_invariant=True), {"steps of 9 rows": 1}),)
