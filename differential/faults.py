@@ -1,4 +1,4 @@
-"""What goes wrong on purpose in a run, and who may suffer from it: memory that says no, and tokens that are not numbers.
+"""What goes wrong on purpose in a run, and who suffers from it: memory that says no, logits that are no numbers, lost plans.
 
 Owns the double of the seam `Memory`, weights with such tokens, and the rule of who is to end with an error. Never a comparison
 of tokens or logits (`compare.py`).
@@ -19,6 +19,8 @@ from properties.invariants.catalogue import CATALOGUE
 from properties.verdict import Violation
 
 OF_MEMORY, OF_NUMBERS = "memory", "NaN"  # words of the reasons
+_SPARE = 16.0  # what a token after which a logit overflows has in the spare unit; a norm leaves above 2 of it
+_HUGE = 3e38  # near the end of float32 and bfloat16, but a number
 
 
 class StepwiseMemory:
@@ -44,13 +46,17 @@ class StepwiseMemory:
         return not self.refused[-1]
 
 
-def with_nan_tokens(weights: LlamaWeights, tokens: Sequence[int]) -> LlamaWeights:
-    """The embeddings of these tokens are NaN; the head, tied or not, stays as it is."""
-    if not tokens:
+def with_sick_tokens(weights: LlamaWeights, setting: Setting) -> LlamaWeights:
+    """The embeddings of some tokens are NaN; or numbers that a row of the head, of numbers too, turns into an infinite logit.
+    The rest of the head, tied or not, stays as it is, and so does every logit after other tokens."""
+    if not setting.sick_tokens:
         return weights
-    embedding = weights.embedding.clone()
-    embedding[list(tokens)] = torch.nan
-    return replace(weights, embedding=embedding)
+    embedding, head = weights.embedding.clone(), weights.head.clone()
+    embedding[list(setting.nan_tokens)] = torch.nan
+    if setting.overflow_tokens:
+        embedding[list(setting.overflow_tokens), 0] = _SPARE
+        head[setting.overflow_column, 0] = -_HUGE if setting.overflows_down else _HUGE
+    return replace(weights, embedding=embedding, head=head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +88,37 @@ class Due:
         return run.request.request_id in self.lost or self._tokens_before(run) is not None
 
     def _tokens_before(self, run: Emitted) -> int | None:
-        """How many tokens come before the first row that reads a token which is not a number; None: there is no such row."""
-        if set(run.request.prompt).intersection(self.setting.nan_tokens):
+        """How many tokens come before the first row whose logits are not numbers; None: there is no such row."""
+        sick, prompt = self.setting.sick_tokens, run.request.prompt
+        if set(prompt).intersection(self.setting.nan_tokens) or prompt[-1] in sick:
             return 0
         fed = run.tokens[: run.request.sampling.max_tokens - 1]
-        return next((place + 1 for place, token in enumerate(fed) if token in self.setting.nan_tokens), None)
+        return next((place + 1 for place, token in enumerate(fed) if token in sick), None)
 
 
-def due_of(setting: Setting, plans: Sequence[Plan], refused: Sequence[bool]) -> Due:
-    """A step that was refused memory is tried once more, with at most half its rows; if that fails, these rows end.
+def due_of(setting: Setting, plans: Sequence[Plan], refused: Sequence[bool], gone: Sequence[tuple[int, int]] = ()) -> Due:
+    """A step that failed is tried once more, with at most half its rows; if that fails, these rows end.
 
-    Every step allocates: so where the first allocation of a launch is to be refused, the memory was asked for it. For launches
-    one at a time.
+    ``gone``: each plan that the engine gave up, with the number of plans launched by then, in order; of several at once the
+    oldest, which has failed, comes last. Every step allocates: so where the first allocation of a launch is to be refused, the
+    memory was asked for it.
     """
-    lost: set[str] = set()
-    first_try: Plan | None = None
     for number, plan in enumerate(plans):
-        if first_try is not None and (violation := _no_half(first_try, plan)) is not None:
-            return Due(setting, frozenset(lost), violation)
         if not refused[number] and number < len(setting.refuses) and setting.refuses[number] == 1:
-            return Due(setting, frozenset(lost), _ran_without_memory(plan))
-        if not refused[number]:
-            first_try = None
-        elif first_try is None:
-            first_try = plan
-        else:
+            return Due(setting, violation=_ran_without_memory(plan))
+    lost: set[str] = set()
+    by_id = {plan.plan_id: plan for plan in plans}
+    failed = {launched: by_id[plan_id] for plan_id, launched in gone}  # by the number of the launch that comes next
+    second_tries: set[int] = set()
+    for launched, plan in failed.items():
+        if setting.sick_tokens:  # the rows to blame have ended instead
+            break
+        if plan.plan_id in second_tries:
             lost.update(request.request_id for request in plan.requests)
-            first_try = None
+        elif launched < len(plans):
+            second_tries.add(plans[launched].plan_id)
+            if (violation := _no_half(plan, plans[launched])) is not None:
+                return Due(setting, frozenset(lost), violation)
     return Due(setting, frozenset(lost))
 
 

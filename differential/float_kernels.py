@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from differential.float_runner import NAN, Task, model_of, prompts, shapes, trial
+from differential.float_runner import shapes
 from differential.float_settings import VOCAB
 from differential.judging import Judge
 from differential.running import MakeRunner, transformer_runner
 from differential.setting import ModelSpec, Setting, World
 from differential.threads import one_thread
+from differential.tiny_tasks import NAN, Task, model_of, prompts, trial
 from differential.trials import Tally, Trial
 from engine_under_test.config import EngineConfig
 from engine_under_test.model.weights import LlamaConfig

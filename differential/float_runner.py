@@ -8,69 +8,24 @@ Owns which models, requests and faults, how many in which profile, and what each
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
+from differential.float_depth import of_depth
 from differential.judging import Judge
 from differential.reference import reference_logits
 from differential.running import MakeRunner, transformer_runner
-from differential.setting import ModelSpec, Setting, World, weights_of
+from differential.setting import Setting, weights_of
 from differential.threads import one_thread
-from differential.trials import Tally, Trial
-from engine_under_test.config import EngineConfig
-from engine_under_test.model.weights import LlamaConfig
-from engine_under_test.types import Request, SamplingParams
+from differential.tiny_tasks import LAYERS, NAN, Task, model_of, prompts, trial
+from differential.trials import Tally
+from engine_under_test.types import Request
 from properties.suite import CheckResult, Profile, SuiteContext
 
 SUITE_ID = "float-runner"
-VOCAB = 97
 MOST_ROWS = 34  # packed products have another way for one row, for several, and for more than 32
 WIDE = (48, 64, 65, 96, 128, 129)  # rows that a kernel may take for a tile of its own, and beside them
-NAN = VOCAB - 1  # the token that may be none: in no prompt that `prompts` draws
-_LAYERS = 2
-_ALLOCATIONS = 2 + 2 * _LAYERS + 1  # of a step: its batch, its hidden states, two a layer, its logits
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Trials of one model, with the requests that they share."""
-
-    model: ModelSpec
-    requests: tuple[Request, ...]
-    trials: tuple[Trial, ...]
-    asks_plain_run: bool = True
-
-
-def model_of(
-    heads: int,
-    kv_heads: int,
-    head_size: int,
-    seed: int,
-    dtype: str = "float32",
-    *,
-    layers: int = _LAYERS,
-    ties_head: bool = True,
-) -> ModelSpec:
-    """A tiny random model."""
-    shape = LlamaConfig(VOCAB, 48, layers, heads, kv_heads, head_size, 64, ties_head=ties_head)
-    return ModelSpec("tiny", dtype, seed % 2**31, shape)
-
-
-def trial(
-    model: ModelSpec, setting: Setting, floors: Mapping[str, int], *, block_size: int = 4, slots: int = 384, **config: Any
-) -> Trial:
-    """A trial in a pool of so many slots, with a budget for everything at once unless ``config`` has another."""
-    pool = {"num_blocks": slots // block_size, "max_tokens_per_step": 256, "max_num_seqs": 40, "vocab_size": VOCAB}
-    return Trial(World(model, EngineConfig(block_size=block_size, **{**pool, **config}), setting), floors)
-
-
-def prompts(chance: random.Random, lengths: Sequence[int], outputs: Callable[[int], int]) -> tuple[Request, ...]:
-    """Greedy requests; the token that may be none is in no prompt."""
-    return tuple(
-        Request(f"r{number}", tuple(chance.randrange(NAN) for _ in range(length)), SamplingParams(max_tokens=outputs(number)))
-        for number, length in enumerate(lengths)
-    )
+_ALLOCATIONS = 2 + 2 * LAYERS + 1  # of a step: its batch, its hidden states, two a layer, its logits
 
 
 # Memory
@@ -219,7 +174,7 @@ def of_shapes(profile: Profile, seed: int) -> Iterator[Task]:
 
 def tasks(profile: Profile, seed: int) -> tuple[Task, ...]:
     """All of a profile."""
-    return (of_memory(seed), of_nan(seed), *of_rows(seed), *of_shapes(profile, seed))
+    return (of_memory(seed), of_nan(seed), *of_depth(seed), *of_rows(seed), *of_shapes(profile, seed))
 
 
 def check_float_runner(

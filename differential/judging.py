@@ -34,6 +34,7 @@ from differential.reference import reference_cells, reference_logits
 from differential.rounding import Passes, bound_of, rounding_of, rounds_otherwise
 from differential.running import MakeRunner, Ran, run, transformer_runner, warmed
 from differential.setting import DTYPES, ModelSpec, Setting, World, plain_world, weights_of
+from differential.streamed_store import SENTENCES as STREAMS
 from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.execution.runner import Runner
 from engine_under_test.seams import Memory
@@ -113,6 +114,10 @@ class Judge:
         if world == plain_world(world):
             self._plain[world, tuple(requests)] = ran
         asked: Counter[str] = Counter()
+        if world.setting.streams:
+            asked.update(dict.fromkeys(STREAMS, ran.reached.get("operations on streams", 0)))
+        if ran.disorder is not None:
+            return Judged(ran, None, replace(ran.disorder, facts=(*ran.disorder.facts, *_facts(world, requests))), asked)
         found = self._first(world, requests, ran, asked)
         shares = tuple(share for each in ran.emitted for share in worst_shares(each, self.oracles.own))
         if found is not None:
@@ -121,7 +126,7 @@ class Judge:
                 divergence = explained(divergence, emitted, oracle)
             return Judged(ran, divergence, divergence.violation(_facts(world, requests)), asked, shares)
         violation = self._of_the_store(world, requests, ran, asked)
-        if violation is None and self.asks_plans and not world.setting.has_faults:
+        if violation is None and self.asks_plans and not (world.setting.has_faults or world.setting.streams):
             violation = self._plans_differ(world, requests, ran, asked)
         return Judged(ran, None, violation, asked, shares)
 
@@ -183,7 +188,7 @@ class Judge:
         known = {
             (each.request.request_id, each.choice): each.request.prompt + each.tokens
             for each in ran.emitted
-            if not set(each.forced).intersection(world.setting.nan_tokens)
+            if not set(each.forced).intersection(world.setting.sick_tokens)
         }
         known.update({(warmed(request_id), 0): tokens for (request_id, choice), tokens in known.items() if choice == 0})
         if found is None:
@@ -243,6 +248,11 @@ def describe_setting(world: World) -> str:
         "cache warmed" if setting.is_warm else "",
         f"memory refused {_refusals_of(setting)}" if setting.refuses else "",
         f"no number for token {', '.join(map(str, setting.nan_tokens))}" if setting.nan_tokens else "",
+        f"an infinite logit {setting.overflow_column} after token {', '.join(map(str, setting.overflow_tokens))}"
+        if setting.overflow_tokens
+        else "",
+        f"of every {setting.loses} plans one given up" if setting.loses else "",
+        f"streams by {setting.streams} {setting.streams_seed}" if setting.streams else "",
         f"{setting.preempts or 'all'} preempted after {', '.join(map(str, setting.preempts_at))} tokens"
         if setting.preempts_at
         else "",

@@ -15,15 +15,16 @@ from typing import Protocol, cast
 import torch
 
 from differential.compare import Emitted
-from differential.faults import Due, StepwiseMemory, due_of, refusals, with_nan_tokens
+from differential.faults import Due, StepwiseMemory, due_of, refusals, with_sick_tokens
 from differential.setting import Setting, World, weights_of
 from differential.stores import HasStore, StoreWatch, Written
+from differential.streamed_store import StreamedRunner, disorder_of
 from differential.ways import ALLOCATIONS, counted
 from engine_under_test.engine import Engine
 from engine_under_test.errors import BadInput, RunnerError
 from engine_under_test.execution.runner import Launch, Runner
 from engine_under_test.scheduling.scheduler import Scheduler, View
-from engine_under_test.seams import Memory
+from engine_under_test.seams import Device, Memory
 from engine_under_test.sequence import Sequence as Choice
 from engine_under_test.types import Event, EventKind, FinishReason, Output, Plan, Request, Reservation
 from properties.verdict import Violation
@@ -43,7 +44,8 @@ class LaunchWithLogits(Protocol):
 @dataclass(frozen=True, slots=True)
 class Ran:
     """What came of a run. ``reached``: how often each thing happened that the setting is about. ``written``: the cells of the
-    store, plan by plan; ``due``: what was to come of faults; ``violation``: of the store or of a second try."""
+    store, plan by plan; ``due``: what was to come of faults; ``violation``: of the store or of a second try; ``disorder``: of
+    accesses by streams."""
 
     emitted: tuple[Emitted, ...]
     plans: tuple[Plan, ...]
@@ -52,6 +54,7 @@ class Ran:
     due: Due = field(default_factory=lambda: Due(Setting("plain")))
     description: str = ""
     violation: Violation | None = None
+    disorder: Violation | None = None
 
 
 class Recorder:
@@ -65,6 +68,7 @@ class Recorder:
         self.plans: list[Plan] = []
         self.reached: Counter[str] = Counter()
         self.logits: dict[tuple[str, int], list[torch.Tensor]] = {}
+        self.gone: list[tuple[int, int]] = []  # see `faults.due_of`
 
     def launch(self, plan: Plan, reservation: Reservation) -> Launch:
         """See `runner.Runner`."""
@@ -93,6 +97,11 @@ class Recorder:
             self.reached["preempted"] += 1
         elif event.kind is EventKind.FORKED:
             self.reached["forked"] += 1
+        elif event.kind is EventKind.ABANDONED and event.plan_id is not None:
+            if self.gone and self.gone[-1][1] == len(self.plans):
+                self.reached["plans lost behind another"] += 1
+                self.gone.pop()  # one that was lost with an older one
+            self.gone.append((event.plan_id, len(self.plans)))
 
     def _count(self, plan: Plan, reservation: Reservation) -> None:
         decodes = sum(start >= len(request.prompt) for start, request in zip(plan.starts, plan.requests, strict=True))
@@ -146,15 +155,20 @@ def transformer_runner(world: World, memory: Memory) -> Runner:
     from engine_under_test.execution.transformer import TransformerRunner
 
     attention = choose_attention(torch.device("cpu"), world.setting.attention) if world.setting.attention else None
-    return TransformerRunner(
-        with_nan_tokens(weights_of(world.model), world.setting.nan_tokens),
-        world.config.num_blocks,
-        world.config.block_size,
-        attention=attention,
-        memory=memory,
-        is_batch_invariant=world.setting.is_batch_invariant,
-        packs_weights=world.setting.packs_weights,
-    )
+
+    def make(device: Device | None) -> TransformerRunner:
+        return TransformerRunner(
+            with_sick_tokens(weights_of(world.model), world.setting),
+            world.config.num_blocks,
+            world.config.block_size,
+            attention=attention,
+            device=device,
+            memory=memory,
+            is_batch_invariant=world.setting.is_batch_invariant,
+            packs_weights=world.setting.packs_weights,
+        )
+
+    return StreamedRunner(world.setting, make, world.config.block_size) if world.setting.streams else make(None)
 
 
 def run(
@@ -174,10 +188,13 @@ def run(
     outputs: list[Output] = []
     with counted(recorder.reached):
         if world.setting.is_warm:
-            _serve(engine, world, [_warming(each) for each in asked], outputs)
+            _serve(engine, world, [_warming(each) for each in asked], outputs, recorder)
             recorder.reached.clear()
-        _serve(engine, world, asked, outputs)
-    due = due_of(world.setting, recorder.plans, memory.refused)
+        _serve(engine, world, asked, outputs, recorder)
+        disorder = disorder_of(runner)
+    if isinstance(runner, StreamedRunner):
+        recorder.reached["operations on streams"] += runner.device.num_run
+    due = due_of(world.setting, recorder.plans, memory.refused, recorder.gone)
     return Ran(
         emitted=tuple(_gather(asked, outputs, recorder)),
         plans=tuple(recorder.plans),
@@ -186,6 +203,7 @@ def run(
         due=due,
         description=getattr(runner, "description", ""),
         violation=due.violation if watch is None else watch.violation or due.violation,
+        disorder=disorder,
     )
 
 
@@ -196,7 +214,7 @@ def _scheduler(setting: Setting, requests: Sequence[Request]) -> Scheduler | Non
     return PreemptingScheduler(chosen, setting.preempts_at)
 
 
-def _serve(engine: Engine, world: World, requests: Sequence[Request], outputs: list[Output]) -> None:
+def _serve(engine: Engine, world: World, requests: Sequence[Request], outputs: list[Output], recorder: Recorder) -> None:
     bound = _most_steps(requests)
     for request in requests:
         admission = engine.submit(request)
@@ -204,17 +222,28 @@ def _serve(engine: Engine, world: World, requests: Sequence[Request], outputs: l
             raise BadInput(f"a request of a comparison must be accepted, found {request.request_id}: {admission.message}")
         steps = bound if world.setting.is_alone else world.setting.gap
         while engine.has_work and steps > 0:
-            engine.step()
+            _step(engine, world, recorder)
             steps -= 1
     while engine.has_work and bound > 0:
-        engine.step()
+        _step(engine, world, recorder)
         bound -= 1
     outputs += engine.take_outputs()
 
 
+def _step(engine: Engine, world: World, recorder: Recorder) -> None:
+    """A step of the engine; or one of which the host gives up the plan that it launches, behind one in flight."""
+    last = recorder.gone[-1][1] if recorder.gone else 0
+    is_due = world.setting.loses and len(recorder.plans) + 1 - last >= world.setting.loses
+    if is_due and 0 < len(engine.plans_in_flight) < world.config.max_plans_in_flight and (step := engine.reserve()) is not None:
+        engine.launch(step)
+        recorder.reached["plans given up behind one in flight"] += engine.abandon(step.plan.plan_id, "the host gave it up")
+    else:
+        engine.step()
+
+
 def _most_steps(requests: Sequence[Request]) -> int:
     """More than any healthy engine needs: whoever is not through by then has no end, and is judged by that."""
-    return 50 + 4 * sum((len(each.prompt) + each.sampling.max_tokens) * each.sampling.n for each in requests)
+    return 50 + 6 * sum((len(each.prompt) + each.sampling.max_tokens) * each.sampling.n for each in requests)
 
 
 def _warming(request: Request) -> Request:

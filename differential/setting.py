@@ -36,6 +36,10 @@ class Setting:
 
     What is to go wrong, so that it can be judged who suffers: ``refuses``: its i-th entry, if not 0, is the allocation of the
     i-th launch that the memory refuses, counted from 1. ``nan_tokens``: tokens whose embedding is not a number.
+    ``overflow_tokens``: tokens after which one logit overflows, that of ``overflow_column``, upwards or (``overflows_down``)
+    downwards; of a model with a spare unit. ``loses``: of every so many launches, at least 2, the host gives one up as soon as
+    it is launched, while an older plan is in flight. ``streams``: the runner works on a simulated device with streams, whose
+    order is "chance" or "priorities", drawn from ``streams_seed``.
     """
 
     name: str
@@ -50,11 +54,22 @@ class Setting:
     packs_weights: bool = False
     refuses: tuple[int, ...] = ()
     nan_tokens: tuple[int, ...] = ()
+    overflow_tokens: tuple[int, ...] = ()
+    overflow_column: int = 0
+    overflows_down: bool = False
+    loses: int = 0
+    streams: str = ""
+    streams_seed: int = 0
+
+    @property
+    def sick_tokens(self) -> tuple[int, ...]:
+        """After these a row has logits that are not numbers."""
+        return self.nan_tokens + self.overflow_tokens
 
     @property
     def has_faults(self) -> bool:
         """Some requests may end with an error."""
-        return bool(self.refuses or self.nan_tokens)
+        return bool(self.refuses or self.sick_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,7 @@ class ModelSpec:
 
     ``stream`` and ``sharpness`` change a tiny one. ``stream``: the scale of the embedding and of what each layer adds to it; a
     small one makes the eps of a norm matter. ``sharpness``: the scale of the queries; a large one makes scores large.
+    ``has_spare``: the first hidden unit is 0 in every row, for a fault to use.
     """
 
     name: str = "tiny"
@@ -71,6 +87,7 @@ class ModelSpec:
     shape: LlamaConfig | None = None
     stream: float = 1.0
     sharpness: float = 1.0
+    has_spare: bool = False
 
     @property
     def words(self) -> str:
@@ -104,6 +121,7 @@ def world_to(world: World) -> dict[str, Any]:
     if world.model.shape is not None:
         model["shape"] = asdict(world.model.shape)
         model |= {name: getattr(world.model, name) for name in _SCALES if getattr(world.model, name) != 1}
+        model |= {"has_spare": True} if world.model.has_spare else {}
     setting = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(world.setting).items()
@@ -153,7 +171,8 @@ def _weights(text: str) -> LlamaWeights:
     dtype = DTYPES[data["dtype"]]
     if data["shape"] is not None:
         weights = tiny_random(LlamaConfig(**data["shape"]), data["seed"], dtype)
-        return _scaled(weights, data["stream"], data["sharpness"])
+        weights = _scaled(weights, data["stream"], data["sharpness"])
+        return _with_spare(weights) if data["has_spare"] else weights
     from engine_under_test.model.fetch import model_folder
     from engine_under_test.model.load import load_weights
 
@@ -167,6 +186,21 @@ def _scaled(weights: LlamaWeights, stream: float, sharpness: float) -> LlamaWeig
     embedding = weights.embedding * stream
     layers = tuple(
         replace(layer, q=layer.q * sharpness, o=layer.o * stream, down=layer.down * stream) for layer in weights.layers
+    )
+    return replace(weights, embedding=embedding, layers=layers, head=embedding if weights.config.ties_head else weights.head)
+
+
+def _with_spare(weights: LlamaWeights) -> LlamaWeights:
+    """Nobody writes to the first unit of the residual stream."""
+
+    def without(matrix: torch.Tensor, *, is_row: bool) -> torch.Tensor:
+        matrix = matrix.clone()
+        (matrix if is_row else matrix.T)[0] = 0
+        return matrix
+
+    embedding = without(weights.embedding, is_row=False)
+    layers = tuple(
+        replace(layer, o=without(layer.o, is_row=True), down=without(layer.down, is_row=True)) for layer in weights.layers
     )
     return replace(weights, embedding=embedding, layers=layers, head=embedding if weights.config.ties_head else weights.head)
 

@@ -58,8 +58,8 @@ SAMPLER_LAW, PROCESSED, STREAMED_TEXT, FLOAT_SETTINGS, FLOAT_RUNNER, FLOAT_NUMER
     _suite("processed-sampler-statistics", "sampler statistics, real logits", "processed_stats.check_processed", 8.0, _MODEL),
     _suite("streamed-text", "streamed text, stop strings", "streamed_text.check_streamed_text", 24.0, _MODEL),
     _suite("float-settings", "language models, settings", "float_settings.check_float_settings", 33.0, _BOTH),
-    _suite("float-runner", "language models, store and faults", "float_runner.check_float_runner", 12.0, _BOTH),
-    _suite("float-numerics", "language models, numerics", "float_numerics.check_float_numerics", 12.0, _BOTH),
+    _suite("float-runner", "language models, store and faults", "float_runner.check_float_runner", 16.0, _BOTH),
+    _suite("float-numerics", "language models, numerics", "float_numerics.check_float_numerics", 14.0, _BOTH),
     _suite("float-kernels", "language models, Triton kernels", "float_kernels.check_float_kernels", 25.0, _BOTH, **_MINUTES),
     _suite("made-models", "models made as files, other readers", "made_models.check_made_models", 8.0, _BOTH),
     _suite(

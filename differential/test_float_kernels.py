@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from differential.float_kernels import ATTENTION, SUITE_ID, check_float_kernels, models, tasks, trials
-from differential.float_runner import Task, shapes
+from differential.float_runner import shapes
 from differential.setting import ModelSpec
 from differential.suites import FLOAT_KERNELS, SUITES
+from differential.tiny_tasks import Task
 from differential.trials import Trial
 from engine_under_test.execution import kernels
 from properties.suite import Profile, SuiteContext

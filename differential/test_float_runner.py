@@ -12,12 +12,13 @@ from torch.nn import functional
 
 from differential.cells import CachedCells, against_plain, against_reference
 from differential.faults import StepwiseMemory, due_of
-from differential.float_runner import SUITE_ID, Task, check_float_runner, of_memory, of_nan, of_rows, of_shapes
+from differential.float_runner import SUITE_ID, check_float_runner, of_memory, of_nan, of_rows, of_shapes
 from differential.judging import Judge
 from differential.reference import reference_cells
 from differential.running import run
 from differential.setting import Setting, weights_of
 from differential.suites import FLOAT_RUNNER, SUITES
+from differential.tiny_tasks import Task
 from engine_under_test.errors import RunnerError
 from engine_under_test.execution import attention, memory, products, transformer
 from engine_under_test.execution.transformer import TransformerRunner
@@ -123,7 +124,7 @@ def test_a_runner_that_never_asks_the_memory_is_found(monkeypatch: pytest.Monkey
 def test_a_second_try_with_every_row_is_found() -> None:
     task = of_memory(3)
     plans = run(task.trials[0].world, task.requests).plans
-    found = due_of(Setting("", refuses=(1,)), (plans[0], plans[0]), (True, False)).violation
+    found = due_of(Setting("", refuses=(1,)), (plans[0], plans[0]), (True, False), ((plans[0].plan_id, 1),)).violation
     assert found is not None
     assert (found.invariant, found.expected.partition(":")[0]) == ("SC-2", "at most 4 of its 8 rows")
 

@@ -193,7 +193,9 @@ def _require_finite(plan: Plan, rows: Sequence[int], logits: torch.Tensor) -> No
     """No token is taken from NaN or infinity."""
     if not rows:
         return
-    bad = [row for row, is_bad in zip(rows, logits.amax(dim=1).isfinite().logical_not().tolist(), strict=True) if is_bad]
+    lowest, highest = logits.aminmax(dim=1)
+    is_finite = (lowest.isfinite() & highest.isfinite()).tolist()
+    bad = [row for row, is_good in zip(rows, is_finite, strict=True) if not is_good]
     if bad:
         names = ", ".join(f"{plan.requests[row].request_id!r} choice {plan.choices[row]}" for row in bad)
         raise RunnerError(
