@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+_KEY = 16.0  # what a key has where a query's height meets it
+
 
 @dataclass(frozen=True, slots=True)
 class PagedShape:
@@ -22,6 +24,7 @@ class PagedShape:
     dtype: torch.dtype
     rows: tuple[tuple[int, int], ...]
     num_spare_queries: int = 0  # behind the last row
+    height: float = 0.0  # of scores: see `_heighten`
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +72,19 @@ def lay_out(shape: PagedShape, seed: int) -> Paged:
     cache = (num_blocks * shape.block, shape.kv_heads, shape.head)
     keys, values = (_poisoned(torch.randn(cache, generator=generator), owned).to(shape.dtype) for _ in range(2))
     counts = [count for _, count in shape.rows]
+    queries = _queries(shape, keys, owned, generator)
+    if shape.height:
+        _heighten(shape, queries, keys, generator)
     return Paged(
-        shape, _queries(shape, keys, owned, generator), keys, values, _int32(padded),
+        shape, queries, keys, values, _int32(padded),
         _int32([start for start, _ in shape.rows]), _int32(ends),
         _int32([sum(counts[:row]) for row in range(len(counts) + 1)]), owned,
     )  # fmt: skip
+
+
+def of_lengths(*lengths: int) -> tuple[tuple[int, int], ...]:
+    """Rows of decodes."""
+    return tuple((length - 1, 1) if length else (0, 0) for length in lengths)
 
 
 def dense_attention(paged: Paged, *, num_unseen: int = 0, swaps_kv_heads: bool = False) -> torch.Tensor:
@@ -119,6 +130,17 @@ def _queries(
     random = torch.randn(len(own), shape.heads, shape.head, generator=generator)
     spare = torch.full((shape.num_spare_queries, shape.heads, shape.head), math.nan)
     return torch.cat((random + leaning, spare)).to(shape.dtype)
+
+
+def _heighten(shape: PagedShape, queries: torch.Tensor, keys: torch.Tensor, generator: torch.Generator) -> None:
+    """Moves scores by `height`, in turns of query heads: all of them up; all down; those of some positions up and the others
+    down; none. A softmax does not change when all its scores move, and its exponentials leave the range of a float32."""
+    keys[..., 0] = torch.where(keys[..., 0].isnan(), math.nan, _KEY)
+    signs = torch.randint(2, keys.shape[:2], generator=generator) * 2.0 - 1
+    keys[..., 1] = torch.where(keys[..., 1].isnan(), math.nan, signs * _KEY).to(keys.dtype)
+    step = shape.height * math.sqrt(shape.head) / _KEY
+    turns = torch.tensor([(step, 0.0), (-step, 0.0), (0.0, step), (0.0, 0.0)])
+    queries[..., :2] = turns[torch.arange(shape.heads) % len(turns)].to(queries.dtype)
 
 
 def _int32(numbers: list[int] | list[list[int]]) -> torch.Tensor:

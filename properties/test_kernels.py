@@ -1,8 +1,6 @@
 """Claims about the Triton kernels: what they compute, beside a dense float64 attention, and that they read nothing else.
 
-On tensors of the CPU Triton's interpreter runs them; with `-m gpu` the same tests run compiled. Tolerances: the largest
-errors measured under the interpreter were 2.5e-6 in float32 and, in bfloat16, 2**-7 of the result (the interpreter cuts
-bfloat16 off where a GPU rounds; a GPU rounds the weights too, which adds up to 2**-9 of the values).
+On tensors of the CPU Triton's interpreter runs them; with `-m gpu` the same tests run compiled.
 """
 
 from __future__ import annotations
@@ -14,28 +12,20 @@ from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import triton.runtime.interpreter as triton_interpreter
 
 from engine_under_test.errors import ConfigError
-from engine_under_test.execution.kernels import decode, decode_attention, prefill, prefill_attention, store, store_kv
-from properties.paged import Paged, PagedShape, dense_attention, lay_out
+from engine_under_test.execution.kernels import decode_attention, prefill_attention, store_kv
+from properties.paged import PagedShape, dense_attention, lay_out, of_lengths
+from properties.paged_kernels import KERNELS, bits, excess, run_decode, run_prefill, watched
 
-TOLERANCE = {torch.float32: (2e-5, 0.0), torch.bfloat16: (4e-3, 2**-6)}  # absolute, and of the result
 HAS_CUDA = torch.cuda.is_available()
 WHY_NOT = "needs a CUDA device; on a machine that has one say: pytest -m gpu properties/test_kernels.py"
 
 CUDA = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason=WHY_NOT)], id="compiled for CUDA")
 on_each_device = pytest.mark.parametrize("device", [pytest.param("cpu", id="interpreted"), CUDA])
-
-
-def excess(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """[n]: the largest error of each query, over the tolerance; infinite for what is not a number."""
-    absolute, relative = TOLERANCE[dtype]
-    ratios = (found.cpu().to(torch.float64) - wanted).abs() / (absolute + relative * wanted.abs())
-    return ratios.nan_to_num(nan=torch.inf).flatten(1).amax(dim=1)
 
 
 def shapes_of(rows_of: Callable[[int], tuple[tuple[int, int], ...]], num_spare_queries: int = 0) -> Iterator[PagedShape]:
@@ -46,11 +36,6 @@ def shapes_of(rows_of: Callable[[int], tuple[tuple[int, int], ...]], num_spare_q
         kv_heads = 3 if (block, ratio) == (16, 3) else 1 + (b + r) % 2
         head = (64, 128)[(b + r + d) % 2]
         yield PagedShape(ratio * kv_heads, kv_heads, head, block, dtype, rows_of(block), num_spare_queries)
-
-
-def of_lengths(*lengths: int) -> tuple[tuple[int, int], ...]:
-    """Rows of decodes."""
-    return tuple((length - 1, 1) if length else (0, 0) for length in lengths)
 
 
 def at_block_edges(block: int) -> tuple[tuple[int, int], ...]:
@@ -80,22 +65,6 @@ def words(shape: PagedShape) -> str:
     name = str(shape.dtype).removeprefix("torch.")
     longest = max(start + count for start, count in shape.rows)
     return f"{shape.heads} heads over {shape.kv_heads} of {shape.head}, blocks of {shape.block}, {name}, up to {longest}"
-
-
-def run_decode(paged: Paged, device: str, scale: float | None = None) -> torch.Tensor:
-    """Padding rows have a query here (NaN) though the layout has none."""
-    counts = torch.tensor([count for _, count in paged.shape.rows], dtype=torch.bool)
-    queries = torch.full((len(counts), *paged.queries.shape[1:]), torch.nan, dtype=paged.shape.dtype)
-    queries[counts] = paged.queries[: int(counts.sum())]
-    _, keys, values, tables = paged.to(device)
-    lengths = paged.lengths.to(device)
-    return decode_attention(queries.to(device), keys, values, tables, lengths, paged.shape.block, scale).cpu()
-
-
-def run_prefill(paged: Paged, device: str) -> torch.Tensor:
-    queries, keys, values, tables = paged.to(device)
-    starts, row_begins = paged.starts.to(device), paged.row_begins.to(device)
-    return prefill_attention(queries, keys, values, tables, starts, row_begins, paged.shape.block).cpu()
 
 
 @on_each_device
@@ -195,56 +164,23 @@ def test_a_given_scale_replaces_one_over_the_root_of_the_head_size(device: str) 
 # What is read and written
 
 
-class Watch:
-    """The interpreter's memory accesses, with the addresses that were really read."""
-
-    def __init__(self, interpreter: Any) -> None:
-        self._interpreter = interpreter
-        self.addresses: set[int] = set()
-
-    def load(self, addresses: Any, mask: Any, other: Any, dtype: Any) -> Any:
-        self.addresses.update(np.asarray(addresses)[np.asarray(mask, dtype=bool)].reshape(-1).tolist())
-        return self._interpreter.load(addresses, mask, other, dtype)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._interpreter, name)
-
-    def slots_read(self, cache: torch.Tensor) -> set[int]:
-        step = cache.stride(0) * cache.element_size()
-        offsets = (address - cache.data_ptr() for address in self.addresses)
-        return {offset // step for offset in offsets if 0 <= offset < cache.numel() * cache.element_size()}
-
-    def entries_read(self, table: torch.Tensor) -> int:
-        offsets = (address - table.data_ptr() for address in self.addresses)
-        return sum(0 <= offset < table.numel() * table.element_size() for offset in offsets)
-
-
-@pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    watch = Watch(triton_interpreter._interpreter)
-    monkeypatch.setattr(triton_interpreter, "_interpreter", watch)
-    return watch
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["decodes", "chunks"])
-def test_exactly_the_slots_and_table_entries_of_the_rows_are_read(kind: str, dtype: torch.dtype, watch: Watch) -> None:
+def test_exactly_the_slots_and_table_entries_of_the_rows_are_read(kind: str, dtype: torch.dtype) -> None:
     rows = of_lengths(1, 31, 0, 32, 33, 65) if kind == "decodes" else ((0, 33), (20, 7), (0, 0), (47, 1))
     paged = lay_out(PagedShape(6, 2, 64, 32, dtype, rows, 0 if kind == "decodes" else 3), seed=7)
     lengths = paged.lengths
-    if kind == "decodes":
-        queries = torch.zeros(len(rows), 6, 64, dtype=dtype)
-        decode_attention(queries, paged.key_cache, paged.value_cache, paged.tables, lengths, 32)
-    else:
-        run_prefill(paged, "cpu")
+    with watched() as watch:
+        watch.read = []
+        if kind == "decodes":
+            queries = torch.zeros(len(rows), 6, 64, dtype=dtype)
+            decode_attention(queries, paged.key_cache, paged.value_cache, paged.tables, lengths, 32)
+        else:
+            run_prefill(paged)
     owned = {slot for row in paged.owned for slot in row}
     assert watch.slots_read(paged.key_cache) == owned
     assert watch.slots_read(paged.value_cache) == owned
     assert watch.entries_read(paged.tables) == sum(-(-end // 32) for end in lengths.tolist())
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.cpu().contiguous().view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
 
 
 @on_each_device
@@ -365,7 +301,7 @@ def test_a_chunk_without_its_row_is_refused(name: str) -> None:
 
 
 def test_tensors_of_the_cpu_are_interpreted_whoever_imported_triton_before() -> None:
-    for kernel in (store.store_kernel, decode.split_kernel, decode.reduce_kernel, prefill.prefill_kernel):
+    for kernel in KERNELS:
         assert isinstance(kernel.interpreted(), triton_interpreter.InterpretedFunction)
         assert not isinstance(kernel.compiled(), triton_interpreter.InterpretedFunction)
 
