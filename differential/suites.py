@@ -53,14 +53,17 @@ def _suite(suite_id: str, title: str, run: str, share_s: float, extras: tuple[st
 _MODEL, _BOTH = ("model",), ("model", "reference")
 # Profile quick is for seconds: loading a real model twice and asking two oracles takes a minute; Triton's interpreter is slow.
 _MINUTES = {"profiles": frozenset({Profile.PR, Profile.NIGHTLY})}
-SAMPLER_LAW, PROCESSED, STREAMED_TEXT, FLOAT_SETTINGS, FLOAT_RUNNER, FLOAT_NUMERICS, FLOAT_KERNELS, MADE_MODELS, SMOLLM2 = (
+SAMPLER_LAW, PROCESSED, STREAMED_TEXT, FLOAT_SETTINGS, FLOAT_RUNNER, FLOAT_NUMERICS = (
     _suite("sampler-law", "sampler of real logits, token by token", "sampler_law.check_sampler_law", 12.0, _MODEL),
     _suite("processed-sampler-statistics", "sampler statistics, real logits", "processed_stats.check_processed", 8.0, _MODEL),
     _suite("streamed-text", "streamed text, stop strings", "streamed_text.check_streamed_text", 24.0, _MODEL),
     _suite("float-settings", "language models, settings", "float_settings.check_float_settings", 33.0, _BOTH),
     _suite("float-runner", "language models, store and faults", "float_runner.check_float_runner", 16.0, _BOTH),
     _suite("float-numerics", "language models, numerics", "float_numerics.check_float_numerics", 14.0, _BOTH),
+)
+FLOAT_KERNELS, KERNEL_NUMBERS, MADE_MODELS, SMOLLM2 = (
     _suite("float-kernels", "language models, Triton kernels", "float_kernels.check_float_kernels", 25.0, _BOTH, **_MINUTES),
+    _suite("kernel-numbers", "Triton kernels by themselves", "kernel_numbers.check_kernel_numbers", 20.0, _MODEL, **_MINUTES),
     _suite("made-models", "models made as files, other readers", "made_models.check_made_models", 8.0, _BOTH),
     _suite(
         "smollm2", "SmolLM2-135M as published, two oracles", "smollm2.check_smollm2", 65.0, _BOTH, model="smollm2", **_MINUTES
@@ -76,5 +79,6 @@ SUITES: tuple[Suite, ...] = (
     FLOAT_NUMERICS,
     FLOAT_KERNELS,
     MADE_MODELS,
+    KERNEL_NUMBERS,
     SMOLLM2,
 )
