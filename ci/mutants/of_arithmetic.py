@@ -12,6 +12,7 @@ _DECODE = "engine_under_test/execution/kernels/decode.py"
 _PREFILL = "engine_under_test/execution/kernels/prefill.py"
 _TORCH = ("float-settings",)
 _KERNELS = ("float-kernels",)
+_KERNELS_ALONE = ("kernel-numbers",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -143,5 +144,35 @@ MUTANTS: tuple[Mutant, ...] = (
         "            total = total + tl.reduce(weights, 1, SUM)",
         "In the kernel for chunks, the sum of exponentials keeps its scale when a higher score raises that of the rest.",
         _KERNELS,
+    ),
+    Mutant(
+        "kernel-page-product-of-32-bits",
+        "fi-page-index-overflow",
+        "https://github.com/flashinfer-ai/flashinfer/pull/3136",
+        _PREFILL,
+        "            blocks = tl.load(table + positions // BLOCK, mask=is_read, other=0).to(tl.int64)",
+        "            blocks = tl.load(table + positions // BLOCK, mask=is_read, other=0)",
+        "In the kernel for chunks, the product of page number and size wraps in a store of more than 2**31 numbers.",
+        _KERNELS_ALONE,
+    ),
+    Mutant(
+        "kernel-lanes-of-the-next-group",
+        "ours",
+        "",
+        _DECODE,
+        "        is_member = members < GROUP",
+        "        is_member = kv_head * GROUP + members < KV_HEADS * GROUP",
+        "In the kernel for decodes, lanes behind a group write results of the next one, which is right if that writes later.",
+        _KERNELS_ALONE,
+    ),
+    Mutant(
+        "kernel-piece-of-nobody-added",
+        "ours",
+        "",
+        _DECODE,
+        "    num_pieces = (tl.load(lengths + row) + SPLIT - 1) // SPLIT",
+        "    num_pieces = tl.load(lengths + row) // SPLIT + 1",
+        "The reduction adds a piece that no program wrote when a context ends with a piece, from memory as it was allocated.",
+        _KERNELS_ALONE,
     ),
 )
