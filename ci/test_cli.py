@@ -108,7 +108,8 @@ def test_ctrl_c_while_modules_are_loaded_is_a_sentence_and_130(tmp_path: Path) -
     command = [sys.executable, "-c", "from ci.__main__ import main; main()", "props", "no such thing"]
     path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run(command, env={**os.environ, **path}, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (130, "")
+    assert done.returncode == 130
+    assert "no test matches" not in done.stdout, "it goes no further than to the first tick of the clock outside of an import"
     assert done.stderr.strip() == "assay: interrupted by Ctrl-C before anything was learned"
 
 
