@@ -14,9 +14,11 @@ from chaos.run import failure_of, run_storm
 from chaos.storm import KINDS_OF_OTHERS, PCT_STEPS, draw_storm
 from chaos.suites import run_orders, run_storms
 from engine_under_test.errors import BadInput
+from engine_under_test.execution.schedule import Priorities
 from engine_under_test.execution.simulated_device import SimulatedDevice, SimulatedFence
 from engine_under_test.seams import DeviceOp, Stream
 from models.shrink import run_once
+from models.streamed_device import StreamedDevice
 from properties.invariants import CATALOGUE
 from properties.op import Op, OpKind
 from properties.suite import Profile, SuiteContext
@@ -104,8 +106,10 @@ def test_no_storm_is_longer_than_the_bound_of_its_priorities_says() -> None:
         storm = draw_storm(seed, (FaultKind.PRIORITIES, FaultKind.LOST_PLANS, FaultKind.ABORTS))
         if FaultKind.PRIORITIES in storm.plan.active and storm.shape == "large-deeper":
             run = run_storm(storm)
-            device = run.driver.world.device.simulated  # type: ignore[attr-defined]  # a storm runs on a device with streams
-            assert device.chooser._done <= PCT_STEPS
+            device = run.driver.world.device
+            assert isinstance(device, StreamedDevice)
+            assert isinstance(device.simulated.chooser, Priorities)
+            assert device.simulated.chooser._done <= PCT_STEPS
             return
     pytest.fail("no storm by priorities was drawn")
 

@@ -20,16 +20,17 @@ from properties.invariants.predicate import violation
 from properties.verdict import Verdict
 
 
-def console() -> Console:
-    return Console(file=io.StringIO(), width=200)
+def console() -> tuple[Console, io.StringIO]:
+    text = io.StringIO()
+    return Console(file=text, width=200), text
 
 
 def test_storms_on_ranks_are_told_and_counted() -> None:
-    out = console()
+    out, text = console()
     outcome = run_rank_storms(0x5, 2, False, None, 1, out)
     assert outcome.verdict is Verdict.VALID
     assert outcome.losses == 1
-    assert "kill inside a collective" in out.file.getvalue()  # type: ignore[attr-defined] # a StringIO
+    assert "kill inside a collective" in text.getvalue()
     assert json.loads(json.dumps(outcome.to_json()))["is_repeatable"] is False
 
 
@@ -38,21 +39,21 @@ def test_what_breaks_leaves_its_history(monkeypatch: pytest.MonkeyPatch, tmp_pat
     run = RankRun(RankStorm(7, 2, Policy.END, ()), History({"storm": "x"}), violation=found)
     monkeypatch.setattr(ci.rank_storms, "run_rank_storm", lambda *_: run)
     monkeypatch.setattr(ci.rank_storms, "_FOLDER", tmp_path)
-    out = console()
+    out, text = console()
     outcome = run_rank_storms(7, 2, False, None, 5, out)
     assert outcome.verdict is Verdict.INVALID
     assert outcome.storms == 1
     assert read(tmp_path / "DI-2-ranks-0x7.jsonl").meta == {"storm": "x"}
-    assert "request a: found no end, expected an end" in out.file.getvalue()  # type: ignore[attr-defined] # a StringIO
+    assert "request a: found no end, expected an end" in text.getvalue()
 
 
 def test_without_time_nothing_is_known() -> None:
-    assert run_rank_storms(7, 2, False, 0.0, None, console()).verdict is Verdict.UNKNOWN
+    assert run_rank_storms(7, 2, False, 0.0, None, console()[0]).verdict is Verdict.UNKNOWN
 
 
 def test_three_ranks_are_refused() -> None:
     with pytest.raises(BadInput, match="--ranks takes 1, 2, 4, found 3"):
-        run_rank_storms(7, 3, False, None, 1, console())
+        run_rank_storms(7, 3, False, None, 1, console()[0])
 
 
 def test_one_rank_is_never_parted_from_others() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 
 from differential.float_kernels import ATTENTION, SUITE_ID, check_float_kernels, models, tasks, trials
 from differential.float_runner import shapes
@@ -28,8 +30,8 @@ def test_the_engine_is_valid_and_reaches_what_it_should() -> None:
 def test_a_decode_that_reads_a_position_less_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = kernels.decode_attention
 
-    def shorter(queries, key_cache, value_cache, tables, lengths, block_size):  # type: ignore[no-untyped-def]  # a stand-in
-        return whole(queries, key_cache, value_cache, tables, (lengths - 1).clamp(min=1), block_size)
+    def shorter(queries: Any, keys: Any, values: Any, tables: Any, lengths: torch.Tensor, block_size: int) -> torch.Tensor:
+        return whole(queries, keys, values, tables, (lengths - 1).clamp(min=1), block_size)
 
     monkeypatch.setattr(kernels, "decode_attention", shorter)
     result = check_float_kernels(CONTEXT, told=_first, further=lambda _profile, _seed: ())

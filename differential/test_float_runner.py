@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_a_copy_that_takes_too_few_slots_is_found(monkeypatch: pytest.MonkeyPatc
 def test_a_store_into_a_slot_that_no_plan_lists_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     store = attention.TorchStore.store
 
-    def wide(self, keys, values, key_cache, value_cache, slots):  # type: ignore[no-untyped-def]  # a stand-in
+    def wide(self: Any, keys: Any, values: Any, key_cache: torch.Tensor, value_cache: Any, slots: Any) -> None:
         store(self, keys, values, key_cache, value_cache, slots)
         key_cache[0] = 1.0
 
@@ -93,7 +94,7 @@ def test_values_that_are_stored_a_little_off_are_found(monkeypatch: pytest.Monke
     """Too little for a logit: the cell itself is compared."""
     store = attention.TorchStore.store
 
-    def off(self, keys, values, key_cache, value_cache, slots):  # type: ignore[no-untyped-def]  # a stand-in
+    def off(self: Any, keys: Any, values: torch.Tensor, key_cache: Any, value_cache: Any, slots: Any) -> None:
         store(self, keys, values * (1 + 5e-4), key_cache, value_cache, slots)
 
     task = of_memory(3)
@@ -139,7 +140,7 @@ def test_a_wrong_blame_for_a_row_that_is_not_a_number_is_found(
 ) -> None:
     require = transformer._require_finite
 
-    def blaming(plan, rows, logits):  # type: ignore[no-untyped-def]  # a stand-in
+    def blaming(plan: Any, rows: list[int], logits: Any) -> None:
         try:
             require(plan, rows, logits)
         except RunnerError as error:

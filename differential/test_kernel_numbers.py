@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -31,7 +33,7 @@ def test_the_kernels_are_valid_at_the_end_of_a_vast_store_too() -> None:
 def test_a_result_left_as_it_was_allocated_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = kernels.prefill_attention
 
-    def forgetful(queries, *further):  # type: ignore[no-untyped-def]  # a stand-in
+    def forgetful(queries: torch.Tensor, *further: Any) -> torch.Tensor:
         found = torch.empty_like(queries)
         found[:-1] = whole(queries, *further)[:-1]
         return found
@@ -45,7 +47,7 @@ def test_a_result_left_as_it_was_allocated_is_found(monkeypatch: pytest.MonkeyPa
 def test_a_decode_that_reads_a_position_less_is_found_in_the_fewest_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = kernels.decode_attention
 
-    def shorter(queries, keys, values, tables, lengths, *further):  # type: ignore[no-untyped-def]  # a stand-in
+    def shorter(queries: Any, keys: Any, values: Any, tables: Any, lengths: torch.Tensor, *further: Any) -> torch.Tensor:
         return whole(queries, keys, values, tables, (lengths - 1).clamp(min=0), *further)
 
     monkeypatch.setattr(kernels, "decode_attention", shorter)

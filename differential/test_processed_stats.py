@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,11 +36,11 @@ BY_ID = {setting.entry_id: setting for setting in SETTINGS}
 LOGITS = real_logits()
 
 
-def with_params(**changed: object) -> TorchSample:
+def with_params(**changed: Any) -> TorchSample:
     """A sampler that reads these parameters in place of the row's own."""
 
     def sample(logits: torch.Tensor, draws: Draws, noise: Noise) -> list[int]:
-        params = [replace(one, **changed) for one in draws.params]  # type: ignore[arg-type]  # names known at run time only
+        params = [replace(one, **changed) for one in draws.params]
         return torch_sample(logits, draws._replace(params=params), noise)
 
     return sample

@@ -161,7 +161,7 @@ def test_options_are_for_others_engines_only() -> None:
 def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from engine_under_test.adapters import transformers_parts
 
-    transformers_parts.library.cache_clear()
+    transformers_parts.load_library.cache_clear()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(BadInput, match=r"needs the extra `reference`.*pip install"):
         target_from(RESET.spec(4, 4))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine_under_test.adapters.transformers_parts import Memory, Options, library, processor_for
+from engine_under_test.adapters.transformers_parts import Memory, Options, load_library, processor_for
 from engine_under_test.adapters.transformers_rows import Row, rows_of
 from engine_under_test.config import EngineConfig
 from engine_under_test.kv.prefix_index import namespace_of
@@ -125,7 +125,7 @@ class TransformersTarget:
         self._choices.update((choice.name, choice) for choice in life)
         self._queued.append(life[0])
         sampling = request.sampling
-        state = library().state(
+        state = load_library().state(
             request_id=names[0],
             initial_tokens=list(request.prompt),
             num_children=sampling.n - 1,
@@ -274,7 +274,7 @@ class TransformersTarget:
 
     def _update(self, flight: _Flight, result: StepResult) -> None:
         sampled = [token for tokens in result.tokens for token in tokens]
-        flight.io.output_ids[0, : len(sampled)] = library().torch.tensor(sampled, dtype=library().torch.int32)
+        flight.io.output_ids[0, : len(sampled)] = load_library().torch.tensor(sampled, dtype=load_library().torch.int32)
         states = [future.state for future in flight.io.requests_in_batch]
         if self._depth > 1:
             self._ios.current_pair = flight.pair
@@ -289,7 +289,7 @@ class TransformersTarget:
 
     def _learn_contents(self, states: list[Any]) -> None:
         """What a hash of a block stands for, so that the index can be read: transformers keeps the hashes only."""
-        lib, size = library(), self._memory.block_size
+        lib, size = load_library(), self._memory.block_size
         for state in states:
             tokens = state.initial_tokens + state.generated_tokens
             parent: int | None = None
@@ -328,7 +328,7 @@ class TransformersTarget:
         reason: FinishReason | None = None
         if told.error is not None:
             reason = FinishReason.ERROR
-        elif told.status >= library().ended:
+        elif told.status >= load_library().ended:
             is_stopped = bool(tokens) and tokens[-1] in choice.request.sampling.stop_token_ids
             reason = FinishReason.STOP if is_stopped else FinishReason.LENGTH
         output = self._output(choice, news, reason)
@@ -423,7 +423,7 @@ def caps_of(config: EngineConfig, num_host_blocks: int, depth: int) -> Caps:
     live in a small world is over long before this one."""
     slots = config.num_blocks * config.block_size
     return Caps(
-        name=f"transformers {library().version}",
+        name=f"transformers {load_library().version}",
         block_size=config.block_size,
         num_blocks=config.num_blocks,
         num_host_blocks=num_host_blocks,

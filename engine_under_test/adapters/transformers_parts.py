@@ -90,7 +90,7 @@ class Library:
 
 
 @cache
-def library() -> Library:
+def load_library() -> Library:
     """Loads transformers, which takes seconds, once. Raises BadInput where it is missing or has no such engine."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched, and nobody is told of a run
     try:
@@ -160,7 +160,7 @@ def processor_for(config: EngineConfig, options: Options) -> Any:
         raise BadInput(
             f"a page of transformers holds at least {_LEAST_PAGE} tokens, found {config.block_size}; use larger blocks"
         )
-    lib, device = library(), library().torch.device("cpu")
+    lib, device = load_library(), load_library().torch.device("cpu")
     model = _model_config(config, options)
     sector_bytes = math.lcm(_block_bytes(config, model.head_dim), _SECTOR_BYTES)
     sectors = -(-options.host_blocks // options.sector_blocks)
@@ -221,7 +221,7 @@ def _model_config(config: EngineConfig, options: Options) -> Any:
             f"{config.block_size} tokens; choose fewer blocks or an odd number of tokens"
         )
     head_dim = max(1, wanted // twos)
-    made = library().config(
+    made = load_library().config(
         vocab_size=config.vocab_size,
         hidden_size=head_dim,
         intermediate_size=1,
