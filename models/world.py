@@ -74,8 +74,8 @@ class World:
         self.facts = ModelFacts(caps, hasher if caps.has_documented_keys else None)
         self._watch = Watch(target, self.facts, self.history, predicates, on_moment)
         self._more = cast("TransactionalTarget", target)  # called only where the caps say so
-        self.device = self._device = Device(caps_of_store(caps)) if device is None else device
-        self._watch.orders = self._device.orders
+        self.device = Device(caps_of_store(caps)) if device is None else device
+        self._watch.orders = self.device.orders
         self._admission: Admission | None = None
         self._flights: list[Flight] = []  # launched, neither committed nor lost
         self._lost: list[Flight] = []  # abandoned, perhaps still to be executed
@@ -108,7 +108,7 @@ class World:
             return False
         self._watch.op_index += 1
         self._admission = None
-        self._device.begin(self._watch.op_index, op)
+        self.device.begin(self._watch.op_index, op)
         first = len(self.history)
         try:
             did = self._verbs[op.kind](op)
@@ -198,7 +198,7 @@ class World:
             wrong = Violation("SC-6", "abort", f"abort of {op.request_id}", f"{told}", f"{bool(keys)}: the request is {state}")
         elif told:
             self.facts.aborted(op.request_id, after)
-            self._device.forget(keys)
+            self.device.forget(keys)
         request = self.facts.requests.ended[keys[0]].request if keys and told and wrong is None else None
         self._watch.judge(Happening.ABORTED, before, after, events, wrong, request=request, is_accepted=told)
         return told
@@ -212,7 +212,7 @@ class World:
         wrong = model.deliver(outputs, self.facts.clock_s)
         if model.fresh_ends:
             self.facts.told_ends(model.fresh_ends, self._watch.snapshot)
-            self._device.forget(model.fresh_ends)
+            self.device.forget(model.fresh_ends)
             model.fresh_ends = []
         self._watch.judge(Happening.DELIVERED, self._watch.snapshot, self._watch.snapshot, (), wrong, outputs=outputs)
         return True
@@ -243,7 +243,7 @@ class World:
         in_flight = tuple([flight.step for flight in self._flights])
         self._watch.judge(Happening.PLANNED, before, after, events, wrong, planned=step, in_flight=in_flight)
         self.facts.held(step)
-        flight = self._device.launch(step)
+        flight = self.device.launch(step)
         self._flights.append(flight)
         self._watch.launched(flight)
         return self._abandon(len(self._flights) - 1, never_runs=True) if flight.is_refused else True
@@ -283,7 +283,7 @@ class World:
         self.facts.committed(flight.step, flight.result, after)
         self._watch.checked_steps += flight.step.plan.num_rows > 0
         ended = self.facts.requests.ended
-        self._device.forget(row[:3] for row in flight.result.rows if row[:3] in ended)
+        self.device.forget(row[:3] for row in flight.result.rows if row[:3] in ended)
 
     def _note_landing(self, flight: Flight) -> None:
         result, execution = flight.result, flight.execution
@@ -300,7 +300,7 @@ class World:
     def _execute(self, flight: Flight) -> bool:
         """Runs the stream up to this plan. A step that the runner can not run as planned is a finding."""
         try:
-            self._device.execute(flight)
+            self.device.execute(flight)
         except RunnerError as error:
             found = str(error)
             snapshot = self._watch.snapshot
@@ -379,7 +379,7 @@ class World:
 
     def _drop(self, flights: list[Flight]) -> None:
         """What stands on the stream behind work that never runs does not run either, lost before or not."""
-        self._device.drop(flights)
+        self.device.drop(flights)
         self._lost = [flight for flight in self._lost if not flight.is_dropped]
         self._past = deque((flight for flight in self._past if not flight.is_dropped), maxlen=_PAST_RESULTS)
 
@@ -419,8 +419,8 @@ class World:
         return True
 
     def _refuse_memory(self, k: int, is_for_good: bool) -> bool:
-        did = self.caps.has_transaction and self._device.refuse_memory(k, is_for_good)
-        self._watch.is_short = self._device.is_short
+        did = self.caps.has_transaction and self.device.refuse_memory(k, is_for_good)
+        self._watch.is_short = self.device.is_short
         return did
 
     def _advance(self, op: Op) -> bool:
@@ -449,7 +449,7 @@ class World:
     def _restart(self, keeps_content: bool) -> bool:
         if not self.caps.has_restart:
             return False
-        self._device.execute_all()
+        self.device.execute_all()
         before = self._watch.snapshot
         self._more.restart()
         self._past.extend(self._flights)
@@ -457,7 +457,7 @@ class World:
         self._watch.restarted()
         after, events = self._watch.observe()
         self.facts.restarted(after)
-        self._device.restart(keeps_content)
+        self.device.restart(keeps_content)
         wrong = self._watch.learn(events, before, after)
         self._watch.judge(Happening.RESTARTED, before, after, events, wrong)
         return True
