@@ -24,8 +24,9 @@ def replay_transfers(file: ReplayFile, until: int | None = None) -> Replayed:
     from ci.environment import require_extra
 
     require_extra("connector", "a replay of transfers")
+    from properties.kv_end import KvViolation
     from properties.kv_walk import KINDS, KvOp, apply, warm_up
-    from properties.kv_world import KvViolation, KvWorld
+    from properties.kv_world import KvWorld
 
     try:
         ops = tuple(KvOp(str(kind), int(one), int(two)) for kind, one, two in file.world["walk"])

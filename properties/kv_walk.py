@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from properties.kv_end import KvViolation, key_of
 from properties.kv_link import Fate
-from properties.kv_world import KvViolation, KvWorld, key_of
+from properties.kv_world import KvWorld
 from properties.verdict import Violation
 
 _SECONDS: Final = (0.5, 3.0, 4.5, 9.0, 11.0, 21.0)

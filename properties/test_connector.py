@@ -9,8 +9,9 @@ import pytest
 from engine_under_test.distributed import messages as m
 from engine_under_test.distributed.protocol import State
 from engine_under_test.errors import ConfigError, ProtocolError
+from properties.kv_end import key_of
 from properties.kv_link import SESSION, Direction, Fate
-from properties.kv_world import CONFIG, LIMITS, KvWorld, content_of, key_of
+from properties.kv_world import CONFIG, LIMITS, KvWorld, content_of
 
 TO_STORE, TO_ENGINE = Direction.TO_STORE, Direction.TO_ENGINE
 
