@@ -3,14 +3,14 @@
     python -m chaos.hostile_peers --connections 100000        # of each kind, against an `assay kv-store` started for it
 
 Owns the attacks and the count of how they ended. While they go on, an engine of good will stores and loads through the same
-store, and every byte that it loads is compared. Judged from outside: connections, the memory of the store's process, content.
+store, and every byte that it loads is compared. Judged from outside: connections, content, and of the store's process its
+memory, which must not grow with their number, and its descriptors, of which none may be left.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
 import random
@@ -19,22 +19,23 @@ import struct
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from chaos.good_engine import TOKEN, GoodEngine, Serving
 from engine_under_test.distributed import messages as m
-from engine_under_test.distributed.connector import Connector, ConnectorConfig
 from engine_under_test.distributed.frames import HEADER_BYTES, MAGIC, FrameReader, FrameWriter
-from engine_under_test.distributed.protocol import VERSION, State
+from engine_under_test.distributed.protocol import VERSION
 from engine_under_test.distributed.store_session import proof_of
-from engine_under_test.distributed.tcp import TcpConfig, TcpTransport
-from engine_under_test.seams import Clock
 
-TOKEN: Final = b"a token for these tests"
 _PATIENCE_S: Final = 10.0
+_HELD_STRANGERS: Final = 300  # more than the 256 connections of a store: the oldest is in the way, and is ended
+_HELD: Final = 64  # of those who have the token: nobody makes room for another
+_DRIPS: Final = 6  # bytes of slow peers for each new one, so that most get theirs while they are held
+_MOST_GROWTH_MIB: Final = 16.0  # in the second half of the connections: less than 350 bytes for each of 50,000
 
 
 class Peer:
@@ -129,12 +130,17 @@ def silence(_peer: Peer, _chance: random.Random) -> None:
     """A connection and nothing else."""
 
 
-def slow_loris(peer: Peer, chance: random.Random) -> None:
-    """A byte at a time, and never the last one."""
-    frame = FrameWriter().frame(m.encode(m.Hello(VERSION, b"h" * 16, 0)))
+def slow_loris(peer: Peer, _chance: random.Random) -> None:
+    """A byte at a time, and never the last one; the others follow by `drip`."""
     peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for byte in frame[: chance.randint(2, 8)]:
-        peer.raw(bytes([byte]))
+    drip(peer)
+
+
+def drip(peer: Peer) -> None:
+    """The next byte of a greeting, unless it is the last one."""
+    frame = FrameWriter().frame(m.encode(m.Hello(VERSION, b"h" * 16, 0)))
+    if len(peer.sent) < len(frame) - 1:
+        peer.raw(frame[len(peer.sent) : len(peer.sent) + 1])
 
 
 def repeated_frame(peer: Peer, _chance: random.Random) -> None:
@@ -198,11 +204,13 @@ def loads_and_leaves(peer: Peer, _chance: random.Random) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``ends``: the store ends the connection at once. The others leave, or are ended when their time is up or their place is
-    needed."""
+    """``ends``: the store ends the connection at once. Of the others up to ``held`` stay. Who was never welcomed is ended when
+    its place is needed or its time is up; who was leaves. ``drips``: those who stay go on, a byte at a time."""
 
     attack: Attack
     ends: bool = True
+    held: int = 0
+    drips: bool = False
 
     @property
     def name(self) -> str:
@@ -213,10 +221,10 @@ KINDS: Final = (
     Kind(random_bytes),
     Kind(oversized_length),
     Kind(oversized_length_behind_the_greeting),
-    Kind(half_a_frame, ends=False),
-    Kind(half_a_block, ends=False),
-    Kind(silence, ends=False),
-    Kind(slow_loris, ends=False),
+    Kind(half_a_frame, ends=False, held=_HELD_STRANGERS),
+    Kind(half_a_block, ends=False, held=_HELD),
+    Kind(silence, ends=False, held=_HELD_STRANGERS),
+    Kind(slow_loris, ends=False, held=_HELD_STRANGERS, drips=True),
     Kind(repeated_frame),
     Kind(replayed_session),
     Kind(spoiled_frame),
@@ -224,63 +232,14 @@ KINDS: Final = (
     Kind(out_of_turn),
     Kind(more_than_its_credit),
     Kind(wrong_token),
-    Kind(stores_and_leaves, ends=False),
-    Kind(loads_and_leaves, ends=False),
+    Kind(stores_and_leaves, ends=False, held=_HELD),
+    Kind(loads_and_leaves, ends=False, held=_HELD),
 )
-
-
-class GoodEngine:
-    """Stores and loads eight blocks over and over, and compares every byte."""
-
-    def __init__(self, address: tuple[str, int], clock: Clock, *, token: bytes = TOKEN) -> None:
-        self.transport = TcpTransport(TcpConfig(*address), clock)
-        config = ConnectorConfig(4096, token=token, load_deadline_s=_PATIENCE_S, store_deadline_s=_PATIENCE_S)
-        self.connector = Connector(config, self, self.transport, clock, b"good" * 4)
-        self.pages = {number: self.content(number) for number in range(8)}
-        self.keys = [b"good %d" % number for number in range(8)]
-        self.num_rounds = 0
-
-    @staticmethod
-    def content(number: int) -> bytes:
-        return hashlib.sha256(b"%d" % number).digest() * 128
-
-    def pin(self, _blocks: Sequence[int]) -> None: ...
-    def unpin(self, _blocks: Sequence[int]) -> None: ...
-    def read(self, block: int) -> bytes:
-        return self.pages[block]
-
-    def write(self, block: int, data: bytes) -> None:
-        self.pages[block] = data
-
-    def until(self, is_done: Callable[[], object]) -> None:
-        ends = time.monotonic() + _PATIENCE_S
-        while not is_done():
-            self.connector.step()
-            self.transport.wait(0.01)
-            if time.monotonic() > ends:
-                raise AssertionError(f"the good engine got no answer within {_PATIENCE_S} s ({self.transport.last_error})")
-
-    def go_round(self) -> None:
-        """Raises AssertionError if a byte is wrong, a block is missing, or its connection was ever lost."""
-        connector = self.connector
-        self.until(lambda: connector.session is State.OPEN)
-        connector.store(self.keys, range(8))
-        self.until(lambda: not connector.transfers)
-        self.pages.update(dict.fromkeys(range(8, 16), b""))
-        asked = connector.ask("good", self.keys)
-        assert asked is not None
-        self.until(lambda: any(connector.accept(hit.transfer, range(8, 16)) for hit in connector.take_hits()))
-        self.until(lambda: not connector.transfers)
-        (answer,) = connector.take_answers()
-        assert answer.num_blocks == 8, answer
-        assert [self.pages[number + 8] for number in range(8)] == [self.content(number) for number in range(8)]
-        assert connector.counters.connections_lost == 0, self.transport.last_error
-        self.num_rounds += 1
 
 
 @dataclass(slots=True)
 class Outcome:
-    """``not_ended``: connections that the store should have ended and did not."""
+    """``not_ended``: connections that the store should have ended and did not. ``errors``: of peers to whom it was faster."""
 
     kind: str
     connections: int = 0
@@ -288,11 +247,13 @@ class Outcome:
     errors: Counter[str] = field(default_factory=Counter)
 
 
-def attack(address: tuple[str, int], kind: Kind, count: int, seed: int, good: GoodEngine | None = None) -> Outcome:
-    """`count` connections of one kind, up to 64 of those that are not ended held open together."""
+def attack(
+    address: tuple[str, int], kind: Kind, count: int, seed: int, each: Callable[[int], None] = lambda _number: None
+) -> Outcome:
+    """`count` connections of one kind; `each` is called behind every one with its number."""
     chance = random.Random(f"{seed} {kind.name}")
     outcome = Outcome(kind.name)
-    held: list[Peer] = []
+    held: deque[Peer] = deque()
     for number in range(count):
         source = f"127.0.{1 + number // 20000 % 100}.{1 + chance.randrange(200)}" if sys.platform == "linux" else ""
         try:
@@ -310,13 +271,22 @@ def attack(address: tuple[str, int], kind: Kind, count: int, seed: int, good: Go
             peer.close()
         else:
             held.append(peer)
-            if len(held) > 64:
-                held.pop(0).close()
-        if good is not None and number % max(count // 20, 50) == 0:
-            good.go_round()
+            _go_on(kind, held, chance, outcome)
+        each(number)
     for peer in held:
         peer.close()
     return outcome
+
+
+def _go_on(kind: Kind, held: deque[Peer], chance: random.Random, outcome: Outcome) -> None:
+    """Those who are held do what they do; the oldest leaves, and has been ended by now if it was in the way."""
+    for _ in range(_DRIPS if kind.drips else 0):
+        with contextlib.suppress(OSError):  # it has been ended
+            drip(held[chance.randrange(len(held))])
+    if len(held) > kind.held:
+        peer = held.popleft()
+        outcome.not_ended += kind.held == _HELD_STRANGERS and not peer.is_ended()
+        peer.close()
 
 
 class _Clock:
@@ -324,12 +294,68 @@ class _Clock:
         return time.monotonic()
 
 
-def _resident_mib(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / (1 << 20)
+@dataclass(slots=True)
+class Gauge:
+    """Memory and descriptors of a process, as Linux shows them."""
+
+    pid: int
+    peak_mib: float = 0.0
+    peak_descriptors: int = 0
+
+    def mib(self) -> float:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def look(self) -> None:
+        self.peak_mib = max(self.peak_mib, self.mib())
+        self.peak_descriptors = max(self.peak_descriptors, self.descriptors())
+
+    def descriptors_in_the_end(self, expected: int) -> int:
+        """Once what is behind a last word has been closed, or should have been."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while (found := self.descriptors()) > expected and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found
+
+
+def assail(address: tuple[str, int], pid: int, kind: Kind, count: int, seed: int, good: GoodEngine) -> bool:
+    """One kind, told in a line. True if all went as it should."""
+    gauge, began, rounds = Gauge(pid), time.monotonic(), good.num_rounds
+    first_mib, first_descriptors = gauge.mib(), gauge.descriptors()
+    half_mib = first_mib
+
+    def look(number: int) -> None:
+        nonlocal half_mib
+        if number % 500 == 0:
+            gauge.look()
+            if serving.has_failed:
+                raise AssertionError(f"the good engine was not served any more at connection {number} of {kind.name}")
+        if number == count // 2:
+            half_mib = gauge.mib()
+
+    with Serving(good) as serving:
+        outcome = attack(address, kind, count, seed, look)
+    good.go_round()
+    left = gauge.descriptors_in_the_end(first_descriptors) - first_descriptors
+    mib = gauge.mib()
+    is_good = not outcome.not_ended and outcome.connections == count and left <= 0 and mib - half_mib < _MOST_GROWTH_MIB
+    faster = f" ({', '.join(f'{number} {name}' for name, number in outcome.errors.items())})" if outcome.errors else ""
+    sys.stdout.write(
+        f"{'ok  ' if is_good else 'BAD '} {kind.name:36} {outcome.connections} connections{faster}, "
+        f"{outcome.not_ended} not ended; "
+        f"store {first_mib:.1f} MiB before, {half_mib:.1f} at half, {mib:.1f} after, at most {gauge.peak_mib:.1f}; "
+        f"{first_descriptors} descriptors before, at most {gauge.peak_descriptors}, {left:+d} after; "
+        f"{good.num_rounds - rounds} rounds of the good engine, the longest {serving.longest_s:.2f} s; "
+        f"{time.monotonic() - began:.0f} s\n"
+    )
+    sys.stdout.flush()
+    return is_good
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a line a kind; exit 1 if the store did not end what it should, lost the good engine or grew."""
+    """Prints a line a kind; exit 1 if the store did not end what it should, lost the good engine, grew, or kept descriptors."""
     parser = argparse.ArgumentParser(
         prog="python -m chaos.hostile_peers", description=__doc__.splitlines()[0] if __doc__ else ""
     )
@@ -337,9 +363,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", help="only the kinds whose name contains this")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
+    kinds = [kind for kind in KINDS if not options.kind or options.kind in kind.name]
+    if not kinds:
+        parser.error(f"no kind has {options.kind!r} in its name; there are: {', '.join(kind.name for kind in KINDS)}")
     command = [sys.executable, "-m", "ci", "kv-store", "--json", "--until-eof", "--capacity-mib", "64", "--lease", "5"]
     environment = {**os.environ, "ASSAY_KV_TOKEN": TOKEN.decode()}
-    bad = 0
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True) as store:
         assert store.stdout is not None
         assert store.stdin is not None
@@ -347,26 +375,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         address = (str(found["host"]), int(found["port"]))
         good = GoodEngine(address, _Clock())
         good.go_round()
-        start_mib = _resident_mib(store.pid)
-        for kind in KINDS:
-            if options.kind and options.kind not in kind.name:
-                continue
-            began = time.monotonic()
-            outcome = attack(address, kind, options.connections, options.seed, good)
-            good.go_round()
-            grown_mib = _resident_mib(store.pid) - start_mib
-            is_bad = outcome.not_ended > 0 or grown_mib > 64 or outcome.connections < options.connections
-            bad += is_bad
-            sys.stdout.write(
-                f"{'BAD ' if is_bad else 'ok  '} {kind.name:38} {outcome.connections} connections, "
-                f"{outcome.not_ended} not ended, "
-                f"store {grown_mib:+.1f} MiB, {good.num_rounds} rounds of the good engine, {time.monotonic() - began:.1f} s\n"
-            )
-            sys.stdout.flush()
+        bad = [kind.name for kind in kinds if not assail(address, store.pid, kind, options.connections, options.seed, good)]
         store.stdin.close()
-        sys.stdout.write(f"{store.stdout.read().strip()[:300]}\n")
-        bad += store.wait(timeout=_PATIENCE_S) != 0
-    return 1 if bad else 0
+        ended = json.loads(store.stdout.read())
+        sys.stdout.write(
+            f"the store took {ended['accepted']} connections, turned {ended['turned_away']} away for want of place, "
+            f"and ended {ended['ended']} for a fault\n"
+        )
+        is_left_well = store.wait(timeout=_PATIENCE_S) == 0
+    return 1 if bad or not is_left_well else 0
 
 
 if __name__ == "__main__":

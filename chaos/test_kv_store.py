@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from chaos.hostile_peers import KINDS, TOKEN, GoodEngine, Kind, Peer, attack
+from chaos.good_engine import TOKEN, GoodEngine, Serving
+from chaos.hostile_peers import KINDS, Kind, Peer, attack
 from engine_under_test.distributed import messages as m
 from engine_under_test.distributed.kv_store import KvStore, ServerConfig
 from engine_under_test.distributed.protocol import VERSION
@@ -88,7 +89,8 @@ def running() -> Iterator[Running]:
 def test_a_hostile_peer_costs_its_connection_and_nothing_else(running: Running, kind: Kind) -> None:
     good = GoodEngine(running.address, SystemClock())
     good.go_round()
-    outcome = attack(running.address, kind, 40, seed=1, good=good)
+    with Serving(good, rest_s=0.01):
+        outcome = attack(running.address, kind, 40, seed=1)
     good.go_round()
     assert (outcome.connections, outcome.not_ended) == (40, 0), outcome
     running.until(lambda: len(running.store.connections) == 1, "only the good engine is left")

@@ -65,11 +65,11 @@ def kv_store(
         click.echo(text)
 
     stats = run_store(config, say, until_eof=until_eof)
-    faults = dict(stats.faults.most_common(20))
+    ended = sum(stats.faults.values())
     if as_json:
-        click.echo(json.dumps({"accepted": stats.accepted, "turned_away": stats.turned_away, "faults": faults}))
+        told = {"accepted": stats.accepted, "turned_away": stats.turned_away, "ended": ended}
+        click.echo(json.dumps({**told, "faults": dict(stats.faults.most_common(20))}))
     else:
-        ended = sum(stats.faults.values())
         click.echo(f"kv-store ended: {stats.accepted} connections, {ended} ended by the store, {stats.turned_away} turned away")
 
 
