@@ -42,6 +42,7 @@ class Book:
         "live",
         "may_admit",
         "next_plan_id",
+        "num_loading",
         "oldest_in_flight",
         "only",
         "running",
@@ -52,6 +53,7 @@ class Book:
         self.config = config
         self.generation = 0
         self.next_plan_id = 1
+        self.num_loading = 0
         self.oldest_in_flight: int | None = None
         self.only: Collection[Sequence] | None = None
         self.may_admit = True
@@ -140,7 +142,7 @@ class Book:
         """After `admitted` entered: those that came before one of them were overtaken; some have come of age by it."""
         if self.config.order is Order.FIRST_COME or not admitted:
             return
-        for seq in [each for each in self.waiting if self._is_overtaken(each, admitted)]:
+        for seq in [each for each in self.waiting if each.load is None and self._is_overtaken(each, admitted)]:
             self.waiting.remove(seq)
             seq.is_aged = True
             self.wait(seq)

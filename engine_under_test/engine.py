@@ -8,8 +8,8 @@ Everything undetermined is handed in. The windows for an observer are `snapshot`
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
-from typing import TypeVar
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypeVar
 
 from engine_under_test.book import Book, LiveRequest
 from engine_under_test.config import EngineConfig
@@ -36,6 +36,9 @@ from engine_under_test.types import (
     Status,
     StepResult,
 )
+
+if TYPE_CHECKING:
+    from engine_under_test.remote import RemotePrefixes  # an engine without a remote pool imports nothing of it
 
 _Column = TypeVar("_Column")
 
@@ -66,6 +69,7 @@ class Engine:
         gate: BlockGate | None = None,
         observer: Observer | None = None,
         scheduler: Scheduler | None = None,
+        remote: Callable[[KvTransaction, Book], RemotePrefixes] | None = None,
     ) -> None:
         self.config = config
         self._journal = Journal(observer)
@@ -82,6 +86,7 @@ class Engine:
         )
         self._book = Book(config, self._kv)
         self._in_flight = Flights()
+        self._remote = None if remote is None else remote(self._kv, self._book)
         self._reserved: InFlight | None = None
         self._next_ordinal = 1
         self._last = _NOTHING  # the last snapshot
@@ -155,16 +160,22 @@ class Engine:
     # ---- the stages of a step -----------------------------------------------------------------------------------------
 
     def poll(self) -> int:
-        """Passes fences and deadlines; the number of plans in flight."""
+        """Passes fences and deadlines, lets transfers move; the number of plans in flight."""
+        self._settle()
+        if self._remote is not None and self._reserved is None:
+            self._journal.counters.evicted += self._remote.step()
+            self._book.num_loading = self._remote.num_loading
+        return len(self._in_flight)
+
+    def _settle(self) -> None:
         self._kv.settle()
         if self._book.deadlines and self._reserved is None:
             self._expire()
-        return len(self._in_flight)
 
     def reserve(self) -> PlannedStep | None:
         """Decides the next step and takes what it needs; None if nothing may run now."""
         self._require_no_reservation()
-        self.poll()
+        self._settle()
         book = self._book
         if self._in_flight.has_second_try():
             return None
@@ -273,6 +284,9 @@ class Engine:
         """Empties the prefix index. Results in flight stay valid but publish nothing."""
         self._require_no_reservation()
         self._kv.reset_cache()
+        if self._remote is not None:
+            self._remote.reset()
+            self._book.num_loading = 0
 
     def restart(self) -> None:
         """A new generation: memory starts anew, results in flight are void, live requests begin again."""
@@ -283,6 +297,9 @@ class Engine:
         book.only = None
         self._in_flight.clear()
         self._kv.restart()
+        if self._remote is not None:
+            self._remote.restart()
+            book.num_loading = 0
         for seq in list(book.running):
             book.leave(seq)
             seq.begin_again()
@@ -304,6 +321,8 @@ class Engine:
         """The result of the oldest plan: first what it wrote is confirmed, then its tokens are applied row by row."""
         plan = flight.step.plan
         self._kv.commit(plan.plan_id)
+        if self._remote is not None:
+            self._remote.store_published()
         self._journal.counters.committed += 1
         parents = []
         for seq, epoch, count, tokens in zip(flight.seqs, plan.epochs, plan.num_tokens, result.tokens, strict=True):
@@ -353,6 +372,9 @@ class Engine:
     def _close(self, live: LiveRequest, seq: Sequence, reason: FinishReason) -> None:
         """Takes an existing choice out of everything. Its last output has been written by the caller."""
         self._journal.finished(seq.row_id, reason)
+        if self._remote is not None:
+            self._remote.leave(seq)
+            self._book.num_loading = self._remote.num_loading
         self._kv.release(seq.table, seq.row_id)
         self._book.leave(seq)
         seq.end()
@@ -456,6 +478,9 @@ class Engine:
             _known(kv.unsettled, last.unsettled),
             _known(tuple([seq.snapshot(size, None) for seq in book.waiting]), last.waiting),
             _known(tuple([seq.snapshot(size, sources.get(seq.table)) for seq in book.running]), last.running),
+            loading=_known(tuple([seq.row_id for seq in book.waiting if seq.load is not None]), last.loading)
+            if book.num_loading
+            else (),
         )
         return made
 

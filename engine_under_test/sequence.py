@@ -33,10 +33,12 @@ class Sequence:
         "choice",
         "committed_len",
         "epoch",
+        "has_asked",
         "incarnation",
         "is_aged",
         "keys",
         "last_plan",
+        "load",
         "max_len",
         "namespace",
         "ordinal",
@@ -72,6 +74,8 @@ class Sequence:
         self.namespace = namespace
         self.keys: list[bytes] = []
         self.overtaken = 0  # later arrivals admitted since it last began to wait
+        self.has_asked = False  # a remote pool was asked for its prefix since it last began to wait
+        self.load: int | None = None  # the transfer that it waits for
         self.is_aged = False  # was overtaken as often as the policy allows; stays first from then on
         self._memo: tuple[int, tuple[int, ...]] = (-1, ())
         self._seen: tuple[object, ...] = ()  # the state in which it was shown last, and what was shown then
@@ -124,6 +128,7 @@ class Sequence:
         self.rows = ()
         self.table = self._new_table()
         self.overtaken = 0
+        self.has_asked = False
 
     def end(self) -> None:
         self.epoch += 1

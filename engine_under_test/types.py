@@ -331,6 +331,7 @@ class Snapshot:
     waiting: tuple[SequenceSnapshot, ...]  # in the order in which they would be admitted
     running: tuple[SequenceSnapshot, ...]
     host_blocks: tuple[int, ...] = ()  # of the swap pool, in use
+    loading: tuple[RowId, ...] = ()  # waiting, and passed over until their prefix has come from elsewhere
 
     def sequences(self) -> Iterator[SequenceSnapshot]:
         yield from self.running
@@ -365,6 +366,10 @@ class EventKind(StrEnum):
     COPIED = "copied"  # row, plan; blocks = (source, target)
     PINNED = "pinned"  # blocks
     UNPINNED = "unpinned"  # blocks
+    LOADING = "loading"  # row: from now on it waits for a load, and is passed over; tokens = those asked for
+    LOAD_ENDED = "load_ended"  # row: it waits no more; tokens = those that arrived whole
+    CLAIMED = "claimed"  # blocks: taken from the free queue for a transfer to write, and pinned
+    LOADED = "loaded"  # row, blocks: written by a transfer, now in the index; tokens = those before the first of them
     CACHE_RESET = "cache_reset"
 
 
@@ -445,6 +450,18 @@ class Counters:
     dropped_rows: int = 0
 
 
+class LinkFault(StrEnum):
+    """What befalls the link between an engine and its remote pool, or the pool itself."""
+
+    NONE = "none"  # whatever was wrong is over
+    STALL = "stall"  # nothing arrives until it is over
+    CUT = "cut"  # the connection is lost, and what was under way with it; there is a new one at once
+    LOSE = "lose"  # the next message of each transfer gets lost
+    REPEAT = "repeat"  # the next message of each transfer arrives twice
+    STORE_DIES = "store_dies"  # the pool is empty, and the connection lost
+    ROT = "rot"  # the pool's memory loses a bit of each block
+
+
 class DeclaredOrder(StrEnum):
     """In which order waiting requests are admitted."""
 
@@ -479,6 +496,7 @@ class Caps:
     ``preemption_bound``: how often a choice may be preempted in a row without emitting a token; None: not stated.
     ``deadline_slack``: iterations by which an end by deadline may come late. ``num_host_blocks``: blocks of a swap pool,
     numbered behind the others, touched by copies only; a preempted choice may go on from what lies there, in the middle.
+    ``load_bound_s``: how long a waiting choice may be passed over for a load.
     """
 
     name: str
@@ -499,6 +517,7 @@ class Caps:
     reference_model: ReferenceModel = ReferenceModel.PER_TABLE
     max_plans_in_flight: int = 1
     num_host_blocks: int = 0
+    load_bound_s: float = 0.0
     has_padding: bool = True
     evicts_on_demand: bool = False  # False: a cached block leaves the index when it is taken; True: beforehand, in bulk
     has_prefix_cache: bool = True
@@ -511,6 +530,7 @@ class Caps:
     has_fences: bool = False  # blocks released while a plan that uses them is unsettled are quarantined
     has_restart: bool = False  # verb `restart`
     has_transfers: bool = False  # transfers pin blocks; they begin and end in `poll`
+    has_remote: bool = False  # a remote pool: `Snapshot.loading` says who waits for it, and is passed over meanwhile
     has_events: bool = False  # verb `take_events`
     has_stream_order: bool = False  # blocks are reused while plans in flight use them: one stream puts that in order
     has_late_aborts: bool = False  # what is in flight at an abort still commits, and is told to nobody

@@ -1,8 +1,9 @@
 """Builds a World from a JSON-able description, so that a replay file can say which world it was.
 
 Owns the meaning of a spec: {"target": "assay" | "radix" | "kv" | "scheduler" | "transformers", "config": {...}, "hasher":
-"blake2b" | "two_bit" | "constant", "device": "plain" | "streams", "options": {...}}. Options are for targets written by
-others: what they let a user choose.
+"blake2b" | "two_bit" | "constant", "device": "plain" | "streams", "remote": {"capacity_blocks": n}, "options": {...}}. Remote:
+the prefix cache of "assay" goes on in a pool of that many blocks. Options are for targets written by others: what they let a
+user choose.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from models.world import World, caps_of_store
 DEFAULT_HASHER = "blake2b"
 Spec = Mapping[str, Any]
 
-_FIELDS = frozenset({"target", "config", "hasher", "device", "options"})
+_FIELDS = frozenset({"target", "config", "hasher", "device", "remote", "options"})
 _CONFIG_FIELDS = {field.name: field for field in dataclasses.fields(EngineConfig)}
 
 
@@ -64,6 +65,8 @@ def target_from(spec: Spec) -> Target:
     if name not in _TARGETS and name not in _OTHERS:
         raise BadInput(f"a world has one of the targets {sorted((*_TARGETS, *_OTHERS))}, found {name!r}")
     config = config_from(spec.get("config", {}))
+    if "remote" in spec:
+        return _with_remote(name, config, hasher_of(spec), spec["remote"])
     if name in _OTHERS:
         return _OTHERS[name](config, spec.get("options", {}))
     if "options" in spec:
@@ -92,6 +95,18 @@ def _assay(config: EngineConfig, hasher: Hasher) -> Target:
     from engine_under_test.adapters.ours import AssayTarget
 
     return AssayTarget(config, hasher)
+
+
+def _with_remote(name: str, config: EngineConfig, hasher: Hasher, remote: Any) -> Target:
+    from engine_under_test.adapters.ours import AssayTarget
+    from models.remote_side import SimulatedRemote
+
+    count = remote.get("capacity_blocks") if isinstance(remote, Mapping) and len(remote) == 1 else None
+    if name != "assay" or type(count) is not int or count < 1:
+        raise BadInput(
+            f'a remote pool is {{"capacity_blocks": 1 or more}}, of the target "assay"; found {remote!r} of {name!r}'
+        )
+    return AssayTarget(config, hasher, SimulatedRemote(count, config.block_size))
 
 
 def _radix(config: EngineConfig, hasher: Hasher) -> Target:

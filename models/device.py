@@ -14,12 +14,13 @@ from operator import add
 import numpy as np
 
 from engine_under_test.execution.fingerprint import FingerprintLaunch, FingerprintRunner
+from engine_under_test.execution.runner import Move
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.types import Caps, Misdeclared, PlannedStep, Race, StepResult
 from models.allocator_model import Key
 from models.law import POISON, Law, Track
 from properties.doubles import RecordingNoise
-from properties.moment import Execution, NoiseAddress
+from properties.moment import ChoiceFacts, Execution, NoiseAddress
 from properties.op import Op
 
 
@@ -87,6 +88,37 @@ class Device:
     def _new_runner(self) -> FingerprintRunner:
         caps = self._caps
         return FingerprintRunner(caps.num_blocks, caps.block_size, caps.vocab_size, noise=self._noise)
+
+    @property
+    def block_bytes(self) -> int:
+        """See `execution.runner.Mover`."""
+        return self._runner.block_bytes
+
+    def read_block(self, block: int) -> Move:
+        """See `execution.runner.Mover`."""
+        return self._runner.read_block(block)
+
+    def write_block(self, block: int, data: bytes) -> Move:
+        """See `execution.runner.Mover`: behind what was launched before."""
+        self.execute_all()
+        move = self._runner.write_block(block, data)
+        np.copyto(self._shadow, self._flat)
+        return move
+
+    def differs_from_law(self, facts: ChoiceFacts, blocks: tuple[int, ...], start: int) -> int | None:
+        """The first position of a choice, from `start` on, at which these blocks do not hold what computing it gives."""
+        key = (facts.request.request_id, facts.choice, facts.incarnation)
+        track = self._tracks.get(key)
+        if track is None:
+            track = self._tracks[key] = self._law.open(facts.request, facts.choice)
+            track.tokens.extend(facts.emitted)
+        size = self._caps.block_size
+        end = start + len(blocks) * size
+        self._law.extend([track], [end])
+        expected = self._law.cells([track], [end])[start:]
+        found = np.concatenate([self._runner.store[block * size : (block + 1) * size] for block in blocks])
+        wrong = (found != expected).any(axis=1).nonzero()[0]
+        return start + int(wrong[0]) if len(wrong) else None
 
     def launch(self, step: PlannedStep) -> Flight:
         """Queues a plan behind those launched before."""

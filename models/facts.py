@@ -34,7 +34,8 @@ from properties.verdict import Violation
 
 # To look a member up in its enumeration takes longer than to compare it.
 _FORKED, _PREEMPTED, _FINISHED = EventKind.FORKED, EventKind.PREEMPTED, EventKind.FINISHED
-_TELLING = frozenset(map(id, (_FORKED, _PREEMPTED, _FINISHED)))
+_CLAIMED, _LOADED = EventKind.CLAIMED, EventKind.LOADED
+_TELLING = frozenset(map(id, (_FORKED, _PREEMPTED, _FINISHED, _CLAIMED, _LOADED)))
 _kind_of = itemgetter(0)  # of an Event
 
 
@@ -56,6 +57,8 @@ class ModelFacts:
         self.owed_hits: Mapping[Key, int] = {}
         self._seen_waiting: tuple[SequenceSnapshot, ...] | None = None  # of which there is nothing more to learn
         self.clock_s = 0.0
+        self.differs_from_law: Callable[[ChoiceFacts, tuple[int, ...], int], int | None] | None = None  # of the device
+        self.loading: dict[RowId, float] = {}  # who waits for a load, and since when
         self.generation = 0
         self._merges = caps.reference_model is ReferenceModel.PATH_LOCK
         self.content_by_block: Mapping[int, Content] = self.prefix.content_by_block
@@ -250,7 +253,10 @@ class ModelFacts:
             events = ()
         for event in events:
             kind = event[0]
-            if kind is not _FINISHED and kind is not _FORKED and kind is not _PREEMPTED:
+            if kind is _CLAIMED:
+                self.prefix.taken(event.blocks)
+                continue
+            if kind is not _FINISHED and kind is not _FORKED and kind is not _PREEMPTED and kind is not _LOADED:
                 continue
             row = event.row
             assert row is not None
@@ -259,10 +265,24 @@ class ModelFacts:
                 self.prefix.forked(row[:3])
             elif kind is _PREEMPTED:
                 self.preempted((row,), after)
+            elif kind is _LOADED:
+                found = found or self._loaded(row, event.blocks, event.tokens)
             elif row[:3] in self.requests.live:
                 found = found or self._own_end(row[:3], FinishReason(event.reason), after)
         self.retry.told()
         return found
+
+    def _loaded(self, row: RowId, blocks: tuple[int, ...], start: int) -> Violation | None:
+        """A waiting choice's prefix has come from elsewhere."""
+        facts = self.requests.live.get(row[:3])
+        if facts is None or start % self.caps.block_size:
+            return Violation("DI-3", "transfer", f"a load for {row}", f"from token {start}", "whole blocks of a live choice")
+        if self.differs_from_law is not None and (place := self.differs_from_law(facts, blocks, start)) is not None:
+            block = blocks[(place - start) // self.caps.block_size]
+            found = f"block {block} visible with something else at position {place}"
+            return Violation("DI-3", "transfer", f"the load of {row.request_id}", found, "what computing it gives")
+        self.prefix.loaded(row[:3], facts, blocks, start // self.caps.block_size)
+        return None
 
     def _own_end(self, key: Key, reason: FinishReason, after: Snapshot) -> Violation | None:
         wrong = self.requests.judge_own_end(key, reason, self.clock_s)
@@ -278,6 +298,10 @@ class ModelFacts:
             if left:
                 self.allocator.let_go_now(left)
                 self.prefix.released(left, after.cached)
+        if before.loading is not after.loading:
+            known, now = self.loading, self.clock_s
+            self.loading = {row: known.get(row, now) for row in after.loading}
+            self.scheduler.loading = {row[:3] for row in after.loading}
         if self.caps.evicts_on_demand and before.free != after.free:
             self.prefix.emptied(list(set(after.free).difference(before.free)))
         if after.waiting is self._seen_waiting:

@@ -83,6 +83,12 @@ class PrefixModel:
         for place in range(first, last):
             self._put(table[place], chain[place], is_owed)
 
+    def loaded(self, key: Key, facts: ChoiceFacts, blocks: tuple[int, ...], first: int) -> None:
+        """These hold a choice's blocks from its `first` on, and came from elsewhere: they can be found from now on."""
+        chain = self._chain(key, facts, first + len(blocks))
+        for place, block in enumerate(blocks, start=first):
+            self._put(block, chain[place], self._owes)
+
     def taken(self, blocks: tuple[int, ...]) -> None:
         """Blocks left the free queue to be written: whatever they held is gone."""
         for block in blocks:

@@ -33,6 +33,7 @@ class SchedulerModel:
         self._waiting: dict[Key, int] = {}  # choice -> overtakes since it began to wait
         self._passed: dict[Key, int] = {}  # choice -> entries of later ones while it waited, in its whole life
         self._in_a_row: dict[Key, int] = {}  # choice -> preemptions since it last emitted a token
+        self.loading: set[Key] = set()  # passed over until their prefix has come from elsewhere
         self._acceptance: dict[Key, int] = {}
         self._accepted = 0
         self._iterations = 0
@@ -162,7 +163,7 @@ class SchedulerModel:
                 continue  # a fork takes nobody's turn: its request was admitted before
             place = self._acceptance[key]
             for other in self._waiting:
-                if self._acceptance[other] < place and other not in begun:
+                if self._acceptance[other] < place and other not in begun and other not in self.loading:
                     self._waiting[other] += 1
 
     def _count_passed(self, begun: list[Key]) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from engine_under_test.errors import OutOfMemory, RunnerError
 from engine_under_test.execution.fingerprint import BUFFER, FingerprintLaunch, FingerprintRunner
+from engine_under_test.execution.runner import Move
 from engine_under_test.execution.schedule import Chooser, Delays
 from engine_under_test.execution.simulated_device import SimulatedDevice
 from engine_under_test.seams import DeviceOp
@@ -88,6 +89,10 @@ class StreamedDevice(Device):
             return False
         memory.left, memory.is_for_good = max(kth, 0), is_for_good
         return True
+
+    def write_block(self, block: int, data: bytes) -> Move:
+        """See `execution.runner.Mover`."""
+        return self._runner.write_block(block, data)
 
     def launch(self, step: PlannedStep) -> Flight:
         """The plan is put on the streams at once."""
@@ -191,7 +196,8 @@ class StreamedDevice(Device):
         """``changed``: [declared pages, slots of a page]."""
         size = self._caps.block_size
         places = [(declared[row], slot) for row, slot in zip(*changed.nonzero(), strict=True)]
-        self._changed[op.plan_id].update(unit * size + int(slot) for unit, slot in places)
+        if op.plan_id:
+            self._changed[op.plan_id].update(unit * size + int(slot) for unit, slot in places)
         writable = {page.unit for page in op.writes if page.buffer == BUFFER}
         if others := {unit for unit, _slot in places} - writable:
             self._undeclared_write(op, others)

@@ -51,6 +51,7 @@ class Watch:
         self.is_held = False
         self.is_refusing = False
         self.is_short = False  # memory of the device will be refused
+        self.is_cut_off = False  # nothing arrives from the remote pool
         self.snapshot = target.snapshot()
         self._target = target
         self._caps = target.caps
@@ -78,7 +79,7 @@ class Watch:
 
     @property
     def has_fault(self) -> bool:
-        return self.is_held or self.is_refusing or self.is_short or self._plans_until_healed > 0
+        return self.is_held or self.is_refusing or self.is_short or self.is_cut_off or self._plans_until_healed > 0
 
     def had_fault(self) -> None:
         self._plans_until_healed = _PLANS_UNTIL_HEALED
@@ -125,7 +126,7 @@ class Watch:
     def observe(self, may_be_quiet: bool = False) -> tuple[Snapshot, tuple[Event, ...]]:
         """The snapshot after a verb, and the events of it. ``may_be_quiet``: without events, nothing has changed."""
         events: tuple[Event, ...] = ()
-        self._is_watched = self.is_held or self.is_refusing or self.is_short or self._plans_until_healed > 0
+        self._is_watched = self.has_fault
         if self._take_events is not None:
             events = self._take_events()
             if events:

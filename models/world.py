@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
 
-from engine_under_test.adapters.base import Target, TransactionalTarget
+from engine_under_test.adapters.base import RemoteTarget, Target, TransactionalTarget
 from engine_under_test.errors import RunnerError
 from engine_under_test.seams import Hasher
-from engine_under_test.types import Admission, Caps, EventKind, Snapshot
+from engine_under_test.types import Admission, Caps, EventKind, LinkFault, Snapshot
 from models.device import Device, Flight
 from models.facts import ModelFacts
 from models.judging import CheckerCrashed
@@ -29,6 +29,8 @@ from properties.op import Op, OpKind
 from properties.verdict import Violation
 
 _PAST_RESULTS = 64
+_HOPS = 32  # polls within which what is on a link arrives
+_TRANSFER_POLLS = 256
 
 
 def caps_of_store(caps: Caps) -> Caps:
@@ -76,6 +78,9 @@ class World:
         self._more = cast("TransactionalTarget", target)  # called only where the caps say so
         self.device = Device(caps_of_store(caps)) if device is None else device
         self._watch.orders = self.device.orders
+        if caps.has_remote:
+            cast("RemoteTarget", target).attach(self.device)
+            self.facts.differs_from_law = self.device.differs_from_law
         self._admission: Admission | None = None
         self._flights: list[Flight] = []  # launched, neither committed nor lost
         self._lost: list[Flight] = []  # abandoned, perhaps still to be executed
@@ -95,6 +100,7 @@ class World:
             OpKind.ABANDON: lambda op: self._abandon(op.k, never_runs=op.on),
             OpKind.LAND_AGAIN: lambda op: self._land_again(op.k),
             OpKind.REFUSE_MEMORY: lambda op: self._refuse_memory(op.k, op.on),
+            OpKind.LINK: lambda op: self._link(op.k),
             OpKind.RESET_CACHE: lambda _op: self._reset(),
             OpKind.RESTART: lambda op: self._restart(keeps_content=op.on),
             OpKind.DRAIN: lambda _op: self._drain(),
@@ -423,6 +429,14 @@ class World:
         self._watch.is_short = self.device.is_short
         return did
 
+    def _link(self, k: int) -> bool:
+        if not self.caps.has_remote or not 0 <= k < len(LinkFault):
+            return False
+        fault = tuple(LinkFault)[k]
+        did = cast("RemoteTarget", self.target).disturb(fault)
+        self._watch.is_cut_off = fault is LinkFault.STALL or (self._watch.is_cut_off and fault is not LinkFault.NONE)
+        return did
+
     def _advance(self, op: Op) -> bool:
         if not op.seconds > 0:
             return False
@@ -468,6 +482,7 @@ class World:
         """Heals every fault and runs everything to its end, within what the target promises."""
         self._refuse(0)
         self._refuse_memory(0, False)
+        self._link(0)
         self._hold(False)
         self._watch.healed()
         did = False
@@ -479,18 +494,26 @@ class World:
             progress = self._step()
             did |= progress
             idle = 0 if progress else idle + 1
-            if idle > 2:
+            if idle > 2 and not self._is_moving():
                 break
+            if idle > _HOPS:  # what was lost on the way ends by its deadline
+                self._advance(Op(OpKind.ADVANCE, seconds=1.0))
         if self._watch.violation is not None:
             return True
         return self._settle(bound) or did
 
+    def _is_moving(self) -> bool:
+        """Transfers are under way, that hold blocks and that somebody may wait for."""
+        return self.caps.has_remote and bool(self._watch.snapshot.loading or self._watch.snapshot.pinned)
+
     def _settle(self, bound: int) -> bool:
         did = self._deliver()
-        for _ in range(4):
+        for number in range(4 if not self.caps.has_remote else _TRANSFER_POLLS):
             did |= self._poll()
-            if self._watch.violation is not None or not self._watch.snapshot.unsettled:
+            if self._watch.violation is not None or not (self._watch.snapshot.unsettled or self._is_moving()):
                 break
+            if number > _HOPS:
+                self._advance(Op(OpKind.ADVANCE, seconds=1.0))
         if self._watch.violation is not None:
             return True
         live = self.facts.requests.live

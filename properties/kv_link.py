@@ -43,7 +43,7 @@ class KvLink:
         self.faults: list[str] = []  # why the store ended connections
         self.closed: list[str] = []  # why the engine did
         self.is_congested = False
-        self._shelf = shelf
+        self.shelf = shelf
         self._clock = clock
         self._number = 0
         self._lanes: dict[Lane, deque[bytes]] = {}
@@ -76,7 +76,7 @@ class KvLink:
         """A new connection, if there is none."""
         if self.session is None:
             self._number += 1
-            self.session = StoreSession(self._shelf, self._clock, self._number.to_bytes(32, "big"))
+            self.session = StoreSession(self.shelf, self._clock, self._number.to_bytes(32, "big"))
 
     def cut(self) -> None:
         """Everything under way is lost."""

@@ -32,6 +32,7 @@ class OpKind(StrEnum):
     ABANDON = "abandon"  # k: the k-th plan in flight is lost, and every later one; on: whatever did not run yet never will
     LAND_AGAIN = "land_again"  # k: a result that was handed in or abandoned before (0 = latest) is handed in (again)
     REFUSE_MEMORY = "refuse_memory"  # k: the device refuses the k-th allocation from now on, once; on: and all later ones
+    LINK = "link"  # k: what befalls the link to the remote pool, by its place in `types.LinkFault`; 0 heals it
     RESET_CACHE = "reset_cache"
     RESTART = "restart"  # on: the memory keeps its content
     DRAIN = "drain"  # faults healed, everything runs to its end: liveness and quiescence are checked

@@ -110,7 +110,7 @@ def tell(work: list[tuple[list[int], SamplingParams, int]], late: Late, aborted:
     return late.told
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(REQUESTS, st.sampled_from(sorted(CHOOSERS)), st.integers(1, 2), st.integers(0, 500))
 def test_depth_and_order_change_no_token(
     work: list[tuple[list[int], SamplingParams, int]], chooser: str, depth: int, seed: int
@@ -121,7 +121,7 @@ def test_depth_and_order_change_no_token(
     assert late.device.take_races() == ()
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(REQUESTS, st.integers(0, 4), st.integers(0, 2), st.integers(0, 500))
 def test_late_ends_leak_nothing(work: list[tuple[list[int], SamplingParams, int]], aborted: int, depth: int, seed: int) -> None:
     late = Late(depth, Chance(seed))

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from engine_under_test.types import Admission, Caps, Event, Output, PlannedStep, Request, Snapshot, StepResult
+from engine_under_test.execution.runner import Mover
+from engine_under_test.types import Admission, Caps, Event, LinkFault, Output, PlannedStep, Request, Snapshot, StepResult
 
 
 class Target(Protocol):
@@ -91,3 +92,13 @@ class TransactionalTarget(Target, Protocol):
 
     def take_events(self) -> tuple[Event, ...]:
         """Events since the last call, in order."""
+
+
+class RemoteTarget(TransactionalTarget, Protocol):
+    """With ``has_remote``: its prefix cache goes on in a remote pool."""
+
+    def attach(self, mover: Mover) -> None:
+        """The harness plays the device: blocks are read and written there. Before anything else."""
+
+    def disturb(self, fault: LinkFault) -> bool:
+        """The link, or the pool behind it, fails or is healed. False: nothing has changed by that."""

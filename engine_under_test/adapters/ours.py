@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from engine_under_test.book import Book
 from engine_under_test.config import EngineConfig, Order
 from engine_under_test.engine import Engine
+from engine_under_test.execution.runner import Move, Mover
 from engine_under_test.kv.prefix_index import blake2b_16
-from engine_under_test.seams import Fence, Hasher
+from engine_under_test.kv.transaction import KvTransaction
+from engine_under_test.seams import Clock, Fence, Hasher, Observer
 from engine_under_test.types import (
     Admission,
     Caps,
     Counters,
     DeclaredOrder,
     Event,
+    LinkFault,
     Output,
     Plan,
     PlannedStep,
@@ -21,6 +28,22 @@ from engine_under_test.types import (
     StepResult,
     VictimSet,
 )
+
+if TYPE_CHECKING:
+    from engine_under_test.remote import RemotePrefixes
+
+
+class RemoteSide(Protocol):
+    """A remote pool and the link to it, in the hands of a test. ``load_bound_s``: see `Caps`."""
+
+    @property
+    def load_bound_s(self) -> float: ...
+
+    def connect(self, kv: KvTransaction, book: Book, mover: Mover, clock: Clock, observer: Observer) -> RemotePrefixes:
+        """The engine's end of it."""
+
+    def disturb(self, fault: LinkFault) -> bool:
+        """See `adapters.base.RemoteTarget`."""
 
 
 class _HandClock:
@@ -80,13 +103,28 @@ class _Launch:
 
 
 class _HarnessDevice:
-    """The runner that an engine under harness is given: it only takes note of what was launched."""
+    """The runner that an engine under harness is given: it only takes note of what was launched, and hands on what moves."""
 
-    __slots__ = ("in_flight", "is_held")
+    __slots__ = ("in_flight", "is_held", "mover")
 
     def __init__(self) -> None:
         self.in_flight: set[int] = set()
         self.is_held = False
+        self.mover: Mover | None = None
+
+    @property
+    def block_bytes(self) -> int:
+        return self._attached().block_bytes
+
+    def read_block(self, block: int) -> Move:
+        return self._attached().read_block(block)
+
+    def write_block(self, block: int, data: bytes) -> Move:
+        return self._attached().write_block(block, data)
+
+    def _attached(self) -> Mover:
+        assert self.mover is not None  # `attach` comes first
+        return self.mover
 
     def launch(self, plan: Plan, reservation: Reservation) -> _Launch:
         del reservation
@@ -100,11 +138,12 @@ _ORDERS = {Order.FIRST_COME: DeclaredOrder.FIRST_COME, Order.PRIORITY: DeclaredO
 class AssayTarget:
     """Every verb of `adapters.base`, transactional ones included."""
 
-    def __init__(self, config: EngineConfig, hasher: Hasher | None = None) -> None:
+    def __init__(self, config: EngineConfig, hasher: Hasher | None = None, remote: RemoteSide | None = None) -> None:
         self._clock = _HandClock()
         self._gate = _RefusingGate()
         self._device = _HarnessDevice()
         self._events: list[Event] = []
+        self._remote = remote
         self._engine = Engine(
             config,
             self._device,
@@ -112,8 +151,15 @@ class AssayTarget:
             hasher=hasher if hasher is not None else blake2b_16,
             gate=self._gate,
             observer=self._events.append,
+            remote=None if remote is None else self._connect,
         )
         self._caps = caps_of(config)
+        if remote is not None:
+            self._caps = replace(self._caps, has_transfers=True, has_remote=True, load_bound_s=remote.load_bound_s)
+
+    def _connect(self, kv: KvTransaction, book: Book) -> RemotePrefixes:
+        assert self._remote is not None  # asked only then
+        return self._remote.connect(kv, book, self._device, self._clock, self._events.append)
 
     @property
     def caps(self) -> Caps:
@@ -176,6 +222,12 @@ class AssayTarget:
 
     def lookup(self, request: Request) -> tuple[int, ...]:
         return self._engine.lookup(request)
+
+    def attach(self, mover: Mover) -> None:
+        self._device.mover = mover
+
+    def disturb(self, fault: LinkFault) -> bool:
+        return self._remote is not None and self._remote.disturb(fault)
 
     def take_events(self) -> tuple[Event, ...]:
         events = tuple(self._events)

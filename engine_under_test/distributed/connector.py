@@ -32,8 +32,8 @@ class KvPages(Protocol):
 
     def pin(self, blocks: Sequence[int]) -> None: ...
     def unpin(self, blocks: Sequence[int]) -> None: ...
-    def read(self, block: int) -> bytes:
-        """The content of a committed block."""
+    def read(self, block: int) -> bytes | None:
+        """The content of a committed block; None: it is on its way from the device, ask again."""
 
     def write(self, block: int, data: bytes) -> None:
         """Fills a block that nobody can see yet."""
@@ -385,6 +385,7 @@ class Connector:
     def _send_blocks(self) -> None:
         """One block of each store in turn, as credit, congestion and `blocks_per_step` allow."""
         left = self.config.blocks_per_step
+        not_yet: list[Transfer] = []
         while self._sending and left and not self._transport.is_congested:
             transfer = self._sending.popleft()
             if transfer.state is not State.MOVING:
@@ -394,11 +395,15 @@ class Connector:
                 self._tell(transfer, m.End(transfer.number, index))
             elif transfer.moved + self.config.block_bytes <= transfer.granted:
                 data = self._pages.read(transfer.blocks[index])
+                if data is None:
+                    not_yet.append(transfer)
+                    continue
                 transfer.next_index += 1
                 transfer.moved += len(data)
                 self._tell(transfer, m.Block(transfer.number, index, m.digest_of(data), data))
                 self._sending.append(transfer)
                 left -= 1
+        self._sending.extend(not_yet)
 
     def _tell(self, transfer: Transfer, message: m.TransferMessage) -> None:
         transfer.state = following(transfer.machine, transfer.state, Way.OURS, m.kind_of(message))

@@ -39,6 +39,10 @@ class StorePool:
         """Key -> number of transfers that read it."""
         return dict(self._pins)
 
+    def keys(self) -> tuple[bytes, ...]:
+        """What is here, the one to be evicted next first."""
+        return tuple(self._blocks)
+
     def get(self, key: bytes) -> StoredBlock | None:
         return self._blocks.get(key)
 

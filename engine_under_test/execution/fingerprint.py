@@ -23,10 +23,11 @@ from engine_under_test.errors import RunnerError
 from engine_under_test.execution import cells as law
 from engine_under_test.execution.device import ImmediateDevice
 from engine_under_test.execution.landing import DeviceLaunch, Outcome
+from engine_under_test.execution.moves import BlockMove, BlockMoves
 from engine_under_test.execution.streams import StepStreams, fills_and_copies, nothing
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Draws, sample
-from engine_under_test.seams import Device, DeviceOp, Memory, Noise, Page, StreamDevice
+from engine_under_test.seams import Device, DeviceOp, Fence, Memory, Noise, Page, StreamDevice
 from engine_under_test.types import BlockCopy, Plan, Reservation, RowId
 
 BUFFER = "kv"  # of every page that this runner declares
@@ -97,6 +98,9 @@ class FingerprintRunner:
         self._all_blocks = frozenset(range(num_blocks + 1))
         self._all_tokens = frozenset(range(vocab_size))
         self._pages = tuple(Page(BUFFER, block) for block in range(num_blocks + 1))
+        self.block_bytes = block_bytes
+        self._moves = BlockMoves(self._device, self._pages, self._get, bytes, self._put)
+        self._newest: Fence | None = None  # behind the last launch
         self._token_words = law.mix(np.arange(vocab_size, dtype=np.uint64))
         self._weights = law.digest_weights(256).reshape(-1)
         self._generation: int | None = None
@@ -117,7 +121,16 @@ class FingerprintRunner:
         launch = FingerprintLaunch(plan, self._device, ids, tuple(accumulate(ends)))
         before, last = self._ops(reservation, blocks)
         launch.put(self._streams, before, last, (plan, reservation, rows), self._run)
+        self._newest = launch.fence
         return launch
+
+    def read_block(self, block: int) -> BlockMove:
+        """See `runner.Mover`."""
+        return self._moves.read(block)
+
+    def write_block(self, block: int, data: bytes) -> BlockMove:
+        """See `runner.Mover`."""
+        return self._moves.write(block, data, self._newest)
 
     # On the host, at launch
 
@@ -195,6 +208,12 @@ class FingerprintRunner:
     def _copy(self, copies: Sequence[BlockCopy]) -> None:
         for source, target, num_slots in copies:
             self._blocks[target, :num_slots] = self._blocks[source, :num_slots]
+
+    def _get(self, block: int) -> bytes:
+        return bytes(self._block_bytes[block])
+
+    def _put(self, block: int, data: bytes) -> None:
+        self._block_bytes[block][:] = data
 
     def _run(self, inputs: tuple[Plan, Reservation, Rows]) -> Outcome:
         """The rows of one plan. An error belongs to this launch alone, so it is kept for `result`."""

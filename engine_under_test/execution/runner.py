@@ -1,6 +1,6 @@
-"""What executes a step: the two protocols between the engine and whatever computes tokens.
+"""What executes a step: the protocols between the engine and whatever computes tokens.
 
-Owns: the words `Runner` and `Launch`. Never: how a step is computed, or what happens to a plan that failed.
+Owns: the words `Runner`, `Launch` and `Mover`. Never: how a step is computed, or what happens to a plan that failed.
 """
 
 from __future__ import annotations
@@ -31,3 +31,28 @@ class Runner(Protocol):
     def launch(self, plan: Plan, reservation: Reservation) -> Launch:
         """Puts fills, copies and rows on the device, in this order. Raises RunnerError if plan and reservation do not fit,
         or if the device takes no work; then its rows were not executed and never will be."""
+
+
+class Move(Protocol):
+    """One block on its way between the store and the host."""
+
+    @property
+    def fence(self) -> Fence:
+        """Passes once nothing of this move touches the store any more."""
+
+    def data(self) -> bytes | None:
+        """Of a read whose fence has passed: the block's content. None: the device lost it."""
+
+
+class Mover(Protocol):
+    """A runner whose blocks can be read and written from outside, for transfers."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of every block."""
+
+    def read_block(self, block: int) -> Move:
+        """The content of a committed block that is held until the fence has passed."""
+
+    def write_block(self, block: int, data: bytes) -> Move:
+        """Fills a block that nobody can see, behind everything that was launched before; held until the fence has passed."""

@@ -22,6 +22,7 @@ from engine_under_test.execution.device import ImmediateDevice
 from engine_under_test.execution.forward import TiledForward, WholeForward
 from engine_under_test.execution.landing import DeviceLaunch, LastSamples, Outcome
 from engine_under_test.execution.memory import StepMemory
+from engine_under_test.execution.moves import BlockMove, BlockMoves
 from engine_under_test.execution.products import PackedProduct, choose_product
 from engine_under_test.execution.streams import StepStreams, fills_and_copies, nothing
 from engine_under_test.execution.tiles import FixedTiles
@@ -29,7 +30,7 @@ from engine_under_test.model.llama import Product
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.torch_sampler import sample
-from engine_under_test.seams import Device, DeviceOp, Memory, Noise, Page, StreamDevice
+from engine_under_test.seams import Device, DeviceOp, Fence, Memory, Noise, Page, StreamDevice
 from engine_under_test.types import BlockCopy, Plan, Reservation
 
 BUFFER = "kv"  # of every page that this runner declares: keys and values of all layers of a block
@@ -104,6 +105,10 @@ class TransformerRunner:
             else WholeForward(weights, self._attention, self._memory, product)
         )
         self._pages = tuple(Page(BUFFER, block) for block in range(num_blocks + 1))
+        one = self.keys[:, :block_size]
+        self.block_bytes = 2 * one.numel() * one.element_size()
+        self._moves = BlockMoves(self._device, self._pages, self._get, bytes_of, self._put)
+        self._newest: Fence | None = None  # behind the last launch
         self._last = LastSamples()
 
     @property
@@ -118,7 +123,16 @@ class TransformerRunner:
         launch = TransformerLaunch(plan, self._device, tuple(plan.row_ids()))
         before, last = self._ops(reservation)
         launch.put(self._streams, before, last, (plan, reservation), self._run)
+        self._newest = launch.fence
         return launch
+
+    def read_block(self, block: int) -> BlockMove:
+        """See `runner.Mover`: keys, then values, by layer."""
+        return self._moves.read(block)
+
+    def write_block(self, block: int, data: bytes) -> BlockMove:
+        """See `runner.Mover`."""
+        return self._moves.write(block, data, self._newest)
 
     # On the host, at launch
 
@@ -157,6 +171,19 @@ class TransformerRunner:
                 store[:, target * size : target * size + num_slots] = store[:, source * size : source * size + num_slots]
 
     @torch.inference_mode()
+    def _get(self, block: int) -> torch.Tensor:
+        """[2, layers, block, KV heads, head], on the host once the device has come to it."""
+        slots = slice(block * self._block_size, (block + 1) * self._block_size)
+        both = torch.stack((self.keys[:, slots], self.values[:, slots]))
+        return both.to("cpu", non_blocking=True)
+
+    @torch.inference_mode()
+    def _put(self, block: int, data: bytes) -> None:
+        slots = slice(block * self._block_size, (block + 1) * self._block_size)
+        both = torch.frombuffer(bytearray(data), dtype=self._dtype).view(2, *self.keys[:, slots].shape)
+        self.keys[:, slots], self.values[:, slots] = both[0], both[1]
+
+    @torch.inference_mode()
     def _run(self, inputs: tuple[Plan, Reservation]) -> Outcome:
         """The rows of one plan. An error belongs to this launch alone, so it is kept for `result`."""
         plan, reservation = inputs
@@ -187,6 +214,11 @@ class TransformerRunner:
         for place, row in batch.pending:
             batch.tokens[place] = self._last.find(row, int(batch.positions[place]))
         return self._forward(batch, self.keys, self.values)
+
+
+def bytes_of(block: torch.Tensor) -> bytes:
+    """The bytes of a block as `TransformerRunner` brings it to the host."""
+    return block.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def _require_finite(plan: Plan, rows: Sequence[int], logits: torch.Tensor) -> None:

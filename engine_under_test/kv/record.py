@@ -22,6 +22,7 @@ class BlockTable:
     __slots__ = (
         "blocks",
         "cache_generation",
+        "content_keys",
         "entries",
         "is_released",
         "keys",
@@ -37,6 +38,7 @@ class BlockTable:
         self.tokens = tokens
         self.media = media
         self.keys = keys
+        self.content_keys: list[bytes] = []  # of the first blocks, beyond this engine
         self.blocks: tuple[int, ...] = ()
         self.entries: list[PrefixEntry] = []
         self.num_owned = 0

@@ -10,6 +10,7 @@ tensors. What a plan takes is held by its *reservation* until the plan is commit
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from engine_under_test.errors import OutOfBlocks, ProtocolError
@@ -49,6 +50,7 @@ class KvTransaction:
         self._unsettled: dict[int, Fence] = {}
         self._pending_fills: dict[int, None] = {}  # blocks that became empty and still hold old content
         self._pins: dict[int, int] = {}
+        self.on_published: Callable[[BlockTable, int, int], None] | None = None  # blocks first .. last - 1 of a table
 
     # ---- looking ----------------------------------------------------------------------------------------------------
 
@@ -93,6 +95,11 @@ class KvTransaction:
     @property
     def pinned(self) -> tuple[int, ...]:
         return tuple([block for block, count in self._pins.items() for _ in range(count)]) if self._pins else ()
+
+    @property
+    def num_pinned(self) -> int:
+        """Blocks that some transfer holds."""
+        return len(self._pins)
 
     @property
     def plans_in_flight(self) -> tuple[int, ...]:
@@ -301,6 +308,8 @@ class KvTransaction:
             key = self._key(table, number)
             parent = self.index.publish(blocks[number], key, table.namespace, parent, tokens, media)
             entries.append(parent)
+        if self.on_published is not None:
+            self.on_published(table, first, num_full)
         if self._observe is not None:
             row_id, published = plan.row_id(row_number), blocks[first:num_full]
             self._observe(event_of((_PUBLISHED, row_id, plan.plan_id, published, 0, "")))
@@ -441,6 +450,53 @@ class KvTransaction:
                 del self._pins[block]
             fence = self._let_go(block, fence)
         self._tell(Event(EventKind.UNPINNED, blocks=tuple(blocks)))
+
+    def claim(self, count: int) -> tuple[tuple[int, ...], int] | None:
+        """For a transfer to write: `count` blocks from the free queue, pinned, and how many of them were cached. All or
+        nothing: None, and nothing has changed, if there are too few or one is refused."""
+        pool, index, gate = self.pool, self.index, self._gate
+        if count > pool.num_free or (gate is not None and not all(gate.admit() for _ in range(count))):
+            return None
+        blocks: list[int] = []
+        evicted: list[int] = []
+        for _ in range(count):
+            block = pool.first_free()
+            assert block is not None  # there are enough
+            pool.unlink(block)
+            pool.ref_counts[block] = self._pins[block] = 1
+            self._pending_fills.pop(block, None)  # it is written whole, or comes back empty
+            if block in index.entry_of:
+                index.forget(block)
+                evicted.append(block)
+            blocks.append(block)
+        claimed = tuple(blocks)
+        self._tell(Event(EventKind.CLAIMED, blocks=claimed))
+        if evicted:
+            self._tell(Event(EventKind.EVICTED, blocks=tuple(evicted)))
+        return claimed, len(evicted)
+
+    def publish_pinned(self, table: BlockTable, first: int, blocks: tuple[int, ...], row: RowId) -> tuple[int, ...]:
+        """Pinned blocks hold the content of an empty table's choice from its block `first` on, and are found from now on. The
+        blocks before them, which are pinned now too, so that heads leave behind tails. If those are not found any more,
+        nothing is published or pinned."""
+        size, index = self.block_size, self.index
+        parent: PrefixEntry | None = None
+        heads: list[int] = []
+        for number in range(first + len(blocks)):
+            start = number * size
+            tokens = tuple(table.tokens[start : start + size])
+            media = media_in(table.media, start, start + size) if table.media else ()
+            key = self._key(table, number)
+            if number >= first:
+                parent = index.publish(blocks[number - first], key, table.namespace, parent, tokens, media)
+                continue
+            parent = index.find(key, table.namespace, parent, tokens, media)
+            if parent is None:
+                return ()
+            heads.append(index.first_block(parent))
+        self._tell(Event(EventKind.LOADED, row, blocks=blocks, tokens=first * size))
+        self.pin(heads)
+        return tuple(heads)
 
     # ---- whole ------------------------------------------------------------------------------------------------------
 

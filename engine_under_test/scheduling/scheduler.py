@@ -45,6 +45,10 @@ class View(Protocol):
         """False in the step in which somebody was preempted: what was given up is for those who run."""
 
     @property
+    def num_loading(self) -> int:
+        """Waiting sequences whose prefix is on its way from elsewhere: they are passed over."""
+
+    @property
     def num_free(self) -> int: ...
     @property
     def num_quarantined(self) -> int: ...
@@ -237,7 +241,8 @@ def _plan_prefills(view: View, prefills: list[tuple[Sequence, int]], rows: _Rows
 
 
 def _plan_waiting(view: View, rows: _Rows, room: Room) -> None:
-    """Whoever may enter, strictly in order: the first that may not keeps everybody behind it out (SC-8).
+    """Whoever may enter, strictly in order: the first that may not keeps everybody behind it out (SC-8). Who waits for a load
+    keeps nobody out.
 
     In a second try the rows that failed enter before those who came since, however urgent: they had entered before them.
     """
@@ -246,6 +251,8 @@ def _plan_waiting(view: View, rows: _Rows, room: Room) -> None:
     size = config.block_size
     admitted: list[Sequence] = []
     waiting = view.waiting if only is None else [seq for seq in view.waiting if seq in only]
+    if view.num_loading:
+        waiting = [seq for seq in waiting if seq.load is None]
     while waiting:
         seq = next_waiting(config.order, waiting, admitted, config.max_overtakes)
         if seq is None:

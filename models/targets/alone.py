@@ -96,6 +96,8 @@ class Alone:
 
     # ---- the planner's view ----
 
+    num_loading = 0
+
     @property
     def num_free(self) -> int:
         return self._memory.num_free

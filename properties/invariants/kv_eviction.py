@@ -5,11 +5,13 @@ from __future__ import annotations
 from itertools import chain
 from typing import Final
 
-from engine_under_test.types import Caps, PrefixEntry
+from engine_under_test.types import Caps, EventKind, PrefixEntry
 from properties.invariants.predicate import Predicate, blocks_named, predicate, violation
 from properties.invariants.reading import reading
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
+
+_PINNED: Final = EventKind.PINNED
 
 
 def evicted_blocks_are_idle(moment: Moment) -> Violation | None:
@@ -70,7 +72,7 @@ def _by_release(moment: Moment, evicted: frozenset[int]) -> Violation | None:
 
 
 def released_blocks_queue_behind(moment: Moment) -> Violation | None:
-    """KV-9: a cached block that becomes free stands behind every cached block that was free already.
+    """KV-9: a cached block that becomes free stands behind every cached block that was free already, and all the while.
 
     Source: Kwon et al., SOSP 2023; the order of a queue of least recent use.
     """
@@ -81,6 +83,8 @@ def released_blocks_queue_behind(moment: Moment) -> Violation | None:
     queue = moment.after.free
     first = min(fresh, key=queue.index)
     behind = seen.before.free.intersection(queue[queue.index(first) + 1 :], moment.after.cached)
+    if behind and id(_PINNED) in seen.event_kinds:  # used in between
+        behind -= frozenset(chain.from_iterable(event.blocks for event in moment.events if event.kind is _PINNED))
     if behind:
         return violation("KV-9", f"block {first}", f"freed now, ahead of {blocks_named(behind)}", "behind what was free before")
     return None

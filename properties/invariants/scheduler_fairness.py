@@ -90,7 +90,7 @@ def preemptions_lead_somewhere(moment: Moment) -> Violation | None:
 
 def the_declared_order_is_kept(moment: Moment) -> Violation | None:
     """SC-8: nobody enters before a waiting choice that is more urgent, unless it has come of age, or had entered before and its
-    plan was lost: the second try of that plan comes first.
+    plan was lost: the second try of that plan comes first. Who waits for a load is passed over.
 
     Source: lightllm pull 706 (the selected policy was overwritten by the default).
     """
@@ -101,6 +101,7 @@ def the_declared_order_is_kept(moment: Moment) -> Violation | None:
     live, excused = moment.facts.live(), {*moment.facts.came_of_age(), *moment.facts.retried}
     rank = {key: (facts.request.priority, number) for number, (key, facts) in enumerate(live.items())}
     stayed = {_key(s) for s in moment.before.waiting}.intersection(left, rank)
+    stayed.difference_update([row[:3] for row in moment.after.loading])
     for s in entered:
         key = _key(s)
         if key in rank and key not in excused:

@@ -150,7 +150,7 @@ def plans_are_not_empty_without_reason(moment: Moment) -> Violation | None:
         available += len(after.cached.keys() - now.held - now.free)
     for s in after.sequences():
         choice = moment.facts.choice(s.row_id)
-        if choice is None:
+        if choice is None or s.row_id in after.loading:
             continue
         sampling = choice.request.sampling
         slots = s.prompt_len + sampling.max_tokens - 1
