@@ -156,7 +156,7 @@ def test_a_runner_that_asks_the_sampler_for_another_address_is_found_in_a_worklo
     fault: Callable[[Draws], Draws], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler_law, "BATCHES", {Profile.QUICK: 0})
-    monkeypatch.setattr("engine_under_test.execution.transformer.draws", lambda plan: fault(draws(plan)))
+    monkeypatch.setattr("engine_under_test.execution.transformer.draws", lambda plan, in_flight: fault(draws(plan, in_flight)))
     result = check_sampler_law(SuiteContext(Profile.QUICK, 11, shrink_s=0.2))
     (failure,) = result.failures
     assert failure.violation.invariant == "SE-2"

@@ -83,6 +83,8 @@ class Book:
         return bool(self._kv.pool.is_free[block])
 
     def hits(self, seq: Sequence) -> tuple[int, ...]:
+        if seq.computes_whole_prompt:
+            return ()
         version = self._kv.index.version
         found = seq.memoised_hits(version)
         if found is None:

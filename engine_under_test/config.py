@@ -33,6 +33,7 @@ class EngineConfig:
 
     ``max_tokens_per_step`` >= ``max_num_seqs``, so that every running decode has a place in every step.
     ``max_plans_in_flight`` is 1 + the depth of overlap (1, 2 or 3).
+    ``logits_processors``: names that requests may use, of processors that were handed to the runner.
     ``prefix_cache``, ``batching``, ``chunking``: switch one off to fall back to the plain path; outputs do not change.
     """
 
@@ -50,6 +51,7 @@ class EngineConfig:
     prefix_cache: bool = True
     batching: bool = True
     chunking: bool = True
+    logits_processors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -68,6 +70,8 @@ class EngineConfig:
         for adapter in self.adapters:
             if not isinstance(adapter, Adapter) or type(adapter.name) is not str or type(adapter.version) is not int:
                 raise ConfigError(f"adapters are `Adapter(name, version)` with a string and an integer, found {adapter!r}")
+        if any(type(name) is not str for name in self.logits_processors):
+            raise ConfigError(f"logits_processors are names, found {self.logits_processors!r}; name them as the runner does")
         if self.max_tokens_per_step < self.max_num_seqs:
             raise ConfigError(
                 f"max_tokens_per_step must be at least max_num_seqs so that every running sequence fits in a step, "

@@ -27,6 +27,7 @@ from engine_under_test.types import (
     Admission,
     Counters,
     FinishReason,
+    Logprobs,
     Output,
     PlannedStep,
     RefusalReason,
@@ -325,20 +326,25 @@ class Engine:
             self._remote.store_published()
         self._journal.counters.committed += 1
         parents = []
-        for seq, epoch, count, tokens in zip(flight.seqs, plan.epochs, plan.num_tokens, result.tokens, strict=True):
+        if result.prompt_logprobs:
+            _tell_of_prompts(flight, result)
+        told = result.logprobs or ((),) * len(flight.seqs)
+        for seq, epoch, count, tokens, logprobs in zip(
+            flight.seqs, plan.epochs, plan.num_tokens, result.tokens, told, strict=True
+        ):
             if seq.epoch != epoch:
                 self._journal.row_dropped(seq, epoch, plan.plan_id)
                 continue
             seq.rows = seq.rows[1:]
             seq.committed_len += count
             if tokens:
-                self._emit(seq, tokens, plan.plan_id)
+                self._emit(seq, tokens, plan.plan_id, logprobs)
             elif seq.pending_forks and not seq.rows and seq.committed_len == seq.prompt_len - 1:
                 parents.append(seq)
         for seq in parents:
             self._fork(seq)
 
-    def _emit(self, seq: Sequence, tokens: tuple[int, ...], plan_id: int) -> None:
+    def _emit(self, seq: Sequence, tokens: tuple[int, ...], plan_id: int, logprobs: tuple[Logprobs, ...]) -> None:
         """Applies sampled tokens up to the end of the choice; what lies behind it is dropped."""
         known = seq.tokens
         index = len(known) - seq.prompt_len
@@ -349,7 +355,7 @@ class Engine:
             if reason is not None:
                 tokens = tuple(known[seq.prompt_len + index :])
                 break
-        self._journal.emitted(seq, index, tokens, reason, plan_id)
+        self._journal.emitted(seq, index, tokens, reason, plan_id, logprobs[: len(tokens)])
         if reason is not None:
             self._close(self._book.live[seq.request.request_id], seq, reason)
 
@@ -483,6 +489,15 @@ class Engine:
             else (),
         )
         return made
+
+
+def _tell_of_prompts(flight: InFlight, result: StepResult) -> None:
+    """What a result says of prompt tokens goes to the choices that are still under the plan's epoch."""
+    plan = flight.step.plan
+    columns = zip(flight.seqs, plan.epochs, plan.starts, result.prompt_logprobs, strict=True)
+    for seq, epoch, start, told in columns:
+        if told and seq.epoch == epoch:
+            seq.tell_of_prompt(start, told)
 
 
 def _known(found: _Column, last: _Column) -> _Column:

@@ -8,7 +8,7 @@ from itertools import chain
 from engine_under_test.errors import ProtocolError
 from engine_under_test.execution.runner import Launch
 from engine_under_test.sequence import Sequence
-from engine_under_test.types import Plan, PlannedStep, StepResult
+from engine_under_test.types import Logprobs, Plan, PlannedStep, StepResult
 
 
 class InFlight:
@@ -89,6 +89,8 @@ class Flights:
 def _require_fit(plan: Plan, result: StepResult, vocab_size: int) -> None:
     if result.rows != plan.row_ids():
         raise ProtocolError(f"the result of plan {plan.plan_id} must name the plan's rows in their order, found {result.rows}")
+    if result.logprobs or result.prompt_logprobs or plan.outputs:
+        _require_told(plan, result)
     fits = list(map(len, result.tokens)) == list(plan.samples)
     sampled = list(chain.from_iterable(result.tokens))
     if not fits or (sampled and not 0 <= min(sampled) <= max(sampled) < vocab_size):
@@ -96,3 +98,21 @@ def _require_fit(plan: Plan, result: StepResult, vocab_size: int) -> None:
             f"each sampling row of plan {plan.plan_id} must yield one token of the vocabulary and the others none, "
             f"found {result.tokens}"
         )
+
+
+def _require_told(plan: Plan, result: StepResult) -> None:
+    """Log-probabilities come for the rows that ask, and for no other."""
+    params = [request.sampling for request in plan.requests]
+    due = [0 if each.logprobs is None else len(tokens) for each, tokens in zip(params, result.tokens, strict=False)]
+    found = list(map(len, result.logprobs)) or [0] * len(due)
+    of_prompts = result.prompt_logprobs or ((),) * len(due)
+    asks = [each.prompt_logprobs is not None for each in params]
+    if found != due or len(of_prompts) != len(asks) or any(map(_is_uncalled_for, of_prompts, asks)):
+        raise ProtocolError(
+            f"the result of plan {plan.plan_id} must have log-probabilities for each token of the rows that ask, {due}, and "
+            f"for no other, found {found} and {list(map(len, of_prompts))} for prompt tokens"
+        )
+
+
+def _is_uncalled_for(told: tuple[Logprobs, ...], asks: bool) -> bool:
+    return bool(told) and not asks

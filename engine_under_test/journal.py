@@ -8,7 +8,7 @@ from __future__ import annotations
 from engine_under_test.flights import InFlight
 from engine_under_test.seams import Observer
 from engine_under_test.sequence import Sequence
-from engine_under_test.types import Counters, Event, EventKind, FinishReason, Output, Request, RowId, event_of
+from engine_under_test.types import Counters, Event, EventKind, FinishReason, Logprobs, Output, Request, RowId, event_of
 
 _ACCEPTED, _EMITTED, _FINISHED = EventKind.ACCEPTED, EventKind.EMITTED, EventKind.FINISHED
 
@@ -60,12 +60,23 @@ class Journal:
             row = RowId(seq.request.request_id, seq.choice, seq.incarnation, epoch)
             self._observe(Event(EventKind.ROW_DROPPED, row, plan_id))
 
-    def emitted(self, seq: Sequence, index: int, tokens: tuple[int, ...], reason: FinishReason | None, plan_id: int) -> None:
-        """`tokens` of the choice from `index` on; with `reason` they are its last ones."""
+    def emitted(
+        self,
+        seq: Sequence,
+        index: int,
+        tokens: tuple[int, ...],
+        reason: FinishReason | None,
+        plan_id: int,
+        logprobs: tuple[Logprobs, ...],
+    ) -> None:
+        """`tokens` of the choice from `index` on; with `reason` they are its last ones. `logprobs` of each, if asked for."""
         self.counters.emitted_tokens += len(tokens)
         if self._observe is not None:
             self._observe(event_of((_EMITTED, seq.row_id, plan_id, (), len(tokens), "")))
-        self._outbox.append(Output(seq.request.request_id, seq.choice, seq.incarnation, index, tokens, reason))
+        of_prompt = tuple(seq.prompt_logprobs) if seq.prompt_logprobs and index == 0 else ()
+        self._outbox.append(
+            Output(seq.request.request_id, seq.choice, seq.incarnation, index, tokens, reason, "", logprobs, of_prompt)
+        )
 
     def cut_short(self, row: RowId, num_emitted: int, reason: FinishReason, message: str) -> None:
         """The choice ends behind `num_emitted` tokens without a further one."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from engine_under_test.types import Event
+from engine_under_test.types import Event, History
 
 
 class Clock(Protocol):
@@ -68,6 +68,12 @@ class Noise(Protocol):
         self, seed: int, choice: int, position: int, purpose: int, lanes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
         """What `uniform` gives at some lanes of one draw: where few of many tokens are left, few lanes are wanted."""
+
+
+class LogitsProcessor(Protocol):
+    def __call__(self, logits: npt.NDArray[np.float64], history: History, /) -> None:
+        """Changes one row of logits [vocabulary] in place; -inf drops a token. A pure function of both, so that neither a
+        preemption nor a batch-mate changes what it does."""
 
 
 class Stream(StrEnum):

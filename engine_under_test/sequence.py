@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from engine_under_test.kv.record import BlockTable
-from engine_under_test.types import Adapter, FinishReason, Request, RowId, SequenceSnapshot, Status
+from engine_under_test.types import Adapter, FinishReason, Logprobs, Request, RowId, SequenceSnapshot, Status
 
 
 class PlannedRow(NamedTuple):
@@ -41,10 +41,12 @@ class Sequence:
         "load",
         "max_len",
         "namespace",
+        "needs_history",
         "ordinal",
         "overtaken",
         "pending_forks",
         "prompt_len",
+        "prompt_logprobs",
         "request",
         "row_id",
         "rows",
@@ -67,6 +69,9 @@ class Sequence:
         self.prompt_len = len(request.prompt)
         self.max_len = self.prompt_len + request.sampling.max_tokens - 1  # slots ever computed
         self.stop_ids = frozenset(request.sampling.stop_token_ids)
+        self.needs_history = request.sampling.needs_history
+        asks_of_prompt = request.sampling.prompt_logprobs is not None and choice == 0
+        self.prompt_logprobs: list[Logprobs] | None = [] if asks_of_prompt else None  # of its second token, its third, ...
         self.pending_forks = 0
         self.committed_len = 0
         self.rows: tuple[PlannedRow, ...] = ()  # in flight under this epoch, oldest first
@@ -103,6 +108,16 @@ class Sequence:
         if self.rows:
             known += sum([row.samples for row in self.rows])
         return known if known < self.max_len else self.max_len
+
+    @property
+    def computes_whole_prompt(self) -> bool:
+        """Something is to be told of prompt tokens that was not told yet: nothing is taken from the prefix cache until then."""
+        return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_len - 1
+
+    def tell_of_prompt(self, start: int, told: tuple[Logprobs, ...]) -> None:
+        """Of the prompt tokens behind positions ``start``, ``start`` + 1, ...; what is known from before a preemption stays."""
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs += told[len(self.prompt_logprobs) - start :]
 
     @property
     def num_seats(self) -> int:

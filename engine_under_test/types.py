@@ -77,6 +77,28 @@ class Media:
     length: int
 
 
+class LogprobsMode(StrEnum):
+    """Of which distribution a request is told log-probabilities."""
+
+    RAW = "raw"  # the model's own, before any step
+    PROCESSED = "processed"  # the one that is drawn from; greedy: the one whose highest is taken, without a temperature
+
+
+class Logprobs(NamedTuple):
+    """Natural logarithms of probabilities at one place: first the token that stands there, then the most probable ones in
+    falling order, among equals by rising number (so it stands there twice if it is one of them). -inf: dropped by a step."""
+
+    tokens: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+class History(NamedTuple):
+    """All tokens in front of the one to be chosen."""
+
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen. ``temperature`` 0 is greedy.
@@ -87,6 +109,16 @@ class SamplingParams:
     After the temperature, in this order: ``min_p`` (0 .. 1; 0 is off) keeps tokens at least that many times as probable as
     the most probable one; ``top_k`` (>= 0; 0 is off) keeps the k most probable; ``top_p`` (above 0, up to 1; 1 is off)
     keeps the most probable tokens until their sum reaches p.
+
+    Before the temperature, in this order (`History` says what prompt and output are): ``allowed_token_ids`` keeps these tokens
+    only, () all; ``bad_words``: token sequences that the output never holds; ``processors``: names of the `LogitsProcessor`s
+    of the engine that are applied, in this order; ``logit_bias``: (token, -100 .. 100) pairs that are added;
+    ``repetition_penalty`` (0.001 .. 1000; 1 is off) divides positive logits and multiplies negative ones of tokens of prompt
+    and output; ``frequency_penalty`` and ``presence_penalty`` (-2 .. 2; 0 is off) are taken off tokens of the output, the
+    first for each time that they stand there, the second once.
+
+    ``logprobs``: with each token come log-probabilities, its own and the so many highest (0: its own only; the size of the
+    vocabulary or more: all); None: none. ``prompt_logprobs``: the same, raw, for each token of the prompt but the first.
     """
 
     max_tokens: int = 16
@@ -98,6 +130,31 @@ class SamplingParams:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    processors: tuple[str, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logprobs: int | None = None
+    logprobs_mode: LogprobsMode = LogprobsMode.RAW
+    prompt_logprobs: int | None = None
+
+    @property
+    def is_adjusted(self) -> bool:
+        """Whether any step before `min_tokens` is on."""
+        return (
+            self.repetition_penalty != 1
+            or self.frequency_penalty != 0
+            or self.presence_penalty != 0
+            or bool(self.allowed_token_ids or self.bad_words or self.processors or self.logit_bias)
+        )
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether its rows go the long way: a step before `min_tokens` is on, or log-probabilities are asked for."""
+        return self.logprobs is not None or self.prompt_logprobs is not None or self.is_adjusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +214,8 @@ class Plan:
     ``token_ids`` is flat and holds the input tokens that the host knows. ``num_pending[i]`` is 1 if the last input token
     of the row is the one that the choice's previous plan in flight samples (fed on the device), else 0: the row's part
     of ``token_ids`` is ``num_tokens[i] - num_pending[i]`` long. ``samples[i]``: the row's last position yields a token.
+    ``outputs[i]``: the output so far, as the host knows it, of a choice whose sampling needs it, else None; () if no row's
+    does. What of it is still in flight, the device adds.
     """
 
     plan_id: int  # never used twice (SK-3), rising in launch order
@@ -171,6 +230,7 @@ class Plan:
     num_pending: tuple[int, ...]
     samples: tuple[bool, ...]
     hit_blocks: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...] | None, ...] = ()
     _row_ids: tuple[RowId, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -228,17 +288,27 @@ class PlannedStep:
 
 @_value
 class StepResult:
-    """What a launched plan produced: 0..k tokens a row, in the plan's row order, with the rows' identities."""
+    """What a launched plan produced: 0..k tokens a row, in the plan's row order, with the rows' identities.
+
+    ``logprobs[i]``: of each of the row's tokens if it asks, else (). ``prompt_logprobs[i]``: of the prompt's tokens behind
+    each position that the row computed, if it asks. Either is () as a whole if no row has any.
+    """
 
     plan_id: int
     generation: int
     rows: tuple[RowId, ...]
     tokens: tuple[tuple[int, ...], ...]
+    logprobs: tuple[tuple[Logprobs, ...], ...] = ()
+    prompt_logprobs: tuple[tuple[Logprobs, ...], ...] = ()
 
 
 @_value
 class Output:
-    """News for the user of one choice: tokens ``index .. index + len(token_ids) - 1``, and its end if it ended."""
+    """News for the user of one choice: tokens ``index .. index + len(token_ids) - 1``, and its end if it ended.
+
+    ``logprobs``: of each of these tokens, if asked for. ``prompt_logprobs``: of the prompt's second token and all behind it, if
+    asked for, with the first token of choice 0.
+    """
 
     request_id: str
     choice: int
@@ -247,6 +317,8 @@ class Output:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
     message: str = ""  # with FinishReason.ERROR: what failed
+    logprobs: tuple[Logprobs, ...] = ()
+    prompt_logprobs: tuple[Logprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,6 +37,8 @@ def config_from(data: Mapping[str, Any]) -> EngineConfig:
     try:
         if "adapters" in fields:
             fields["adapters"] = tuple(Adapter(name, version) for name, version in fields["adapters"])
+        if "logits_processors" in fields:
+            fields["logits_processors"] = tuple(fields["logits_processors"])
         if "order" in fields:
             fields["order"] = Order(fields["order"])
         return EngineConfig(**fields)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from engine_under_test.types import Adapter, DeviceChoice, Media, Request, SamplingParams
+from engine_under_test.types import Adapter, DeviceChoice, LogprobsMode, Media, Request, SamplingParams
 
 
 class OpKind(StrEnum):
@@ -114,12 +114,19 @@ def _choice_from_json(data: Any) -> DeviceChoice:
     return DeviceChoice(stream, *numbers)
 
 
+def _sampling_from_json(data: dict[str, Any]) -> SamplingParams:
+    fields: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in data.items()}
+    for name in ("bad_words", "logit_bias"):
+        fields[name] = tuple(map(tuple, fields.get(name, ())))
+    if "logprobs_mode" in fields:
+        fields["logprobs_mode"] = LogprobsMode(fields["logprobs_mode"])
+    return SamplingParams(**fields)
+
+
 def _request_from_json(data: dict[str, Any]) -> Request:
     fields = dict(data)
     fields["prompt"] = tuple(fields["prompt"])
-    sampling = dict(fields.get("sampling", {}))
-    sampling["stop_token_ids"] = tuple(sampling.get("stop_token_ids", ()))
-    fields["sampling"] = SamplingParams(**sampling)
+    fields["sampling"] = _sampling_from_json(fields.get("sampling", {}))
     if fields.get("adapter") is not None:
         fields["adapter"] = Adapter(**fields["adapter"])
     fields["media"] = tuple(Media(**item) for item in fields.get("media", ()))

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from engine_under_test.distributed.rank_config import RankConfig
-from engine_under_test.types import Plan, Reservation, RowId
+from engine_under_test.types import Logprobs, Plan, Reservation, RowId
 
 
 class RankPhase(StrEnum):
@@ -96,7 +96,8 @@ class Executed:
     """The acknowledgement of a step: what was executed, by the rank's own account, and what came of it.
 
     ``error``: the step was refused, alike on all ranks, with ``to_blame`` as in `RunnerError.rows`. ``cells``, ``row_ends``:
-    this rank's part of the words that it read; ``logits``: shape and float32 bytes.
+    this rank's part of the words that it read; ``logits``: shape and float32 bytes. ``told``: log-probabilities of tokens and
+    of prompt tokens, as `StepResult` has them.
     """
 
     generation: int
@@ -111,6 +112,7 @@ class Executed:
     cells: bytes = b""
     row_ends: tuple[int, ...] = ()
     logits: tuple[tuple[int, int], bytes] | None = None
+    told: tuple[tuple[tuple[Logprobs, ...], ...], tuple[tuple[Logprobs, ...], ...]] = ((), ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,7 @@ class _Rank:
             launch = self._runner.launch(plan, step.reservation)
             result = launch.result()
             evidence["tokens"] = result.tokens
+            evidence["told"] = result.logprobs, result.prompt_logprobs
             if self._start.config.shows_evidence:
                 evidence |= _evidence(launch)
         except RunnerError as error:

@@ -87,7 +87,7 @@ class RankLaunch:
         if answer.error:
             self._error = RunnerError(f"all ranks: {answer.error}", answer.to_blame)
         else:
-            self._result = StepResult(answer.plan_id, answer.plan_generation, answer.rows, answer.tokens)
+            self._result = StepResult(answer.plan_id, answer.plan_generation, answer.rows, answer.tokens, *answer.told)
 
     def fail(self, error: AssayError) -> None:
         self._error = error
@@ -417,7 +417,7 @@ def _disagreement(launch: RankLaunch) -> tuple[int, str] | None:
         return 0, f"executed plan {first.plan_id} with rows {first.rows} where plan {launch.plan_id} was sent"
     for rank in range(1, len(launch.answers)):
         other = launch.answers[rank]
-        for name in ("plan_id", "plan_generation", "rows", "tokens", "error", "to_blame", "collectives"):
+        for name in ("plan_id", "plan_generation", "rows", "tokens", "told", "error", "to_blame", "collectives"):
             one, two = getattr(first, name), getattr(other, name)
             if one != two:
                 if isinstance(one, tuple) and isinstance(two, tuple):

@@ -12,6 +12,7 @@ from itertools import accumulate, chain, compress
 import torch
 
 from engine_under_test.errors import RunnerError
+from engine_under_test.execution.asked import PromptPart, TokenInFlight, histories
 from engine_under_test.sampling.sampler import Draws
 from engine_under_test.types import Plan, Reservation, RowId
 
@@ -22,7 +23,8 @@ class Batch:
 
     ``tokens``, ``positions`` and ``slots`` [n] int64, 0 for a token that is in flight; ``tables`` [rows, blocks] int32, padded
     with the padding block; ``lengths`` [rows] int32, start + n of a row; ``starts`` [rows] int32; ``row_begins`` [rows + 1]
-    int32; ``sampled`` [rows that sample] int64, where their last tokens stand. ``pending``: where in `tokens`, and whose.
+    int32; ``sampled`` int64: where the last tokens of the rows that sample stand, and then the positions of
+    `asked.prompt_parts`. ``pending``: where in `tokens`, and whose.
     """
 
     block_size: int
@@ -64,7 +66,9 @@ def num_bytes(plan: Plan, reservation: Reservation) -> int:
     return 8 * 3 * len(reservation.slots) + 4 * plan.num_rows * (width + 4)
 
 
-def lay_out(plan: Plan, reservation: Reservation, block_size: int, device: torch.device) -> Batch:
+def lay_out(
+    plan: Plan, reservation: Reservation, block_size: int, device: torch.device, parts: Sequence[PromptPart] = ()
+) -> Batch:
     """The tensors of a plan that was checked."""
     lengths = lengths_after(plan)
     begins = (0, *accumulate(plan.num_tokens))
@@ -73,6 +77,10 @@ def lay_out(plan: Plan, reservation: Reservation, block_size: int, device: torch
     width = max(map(len, tables), default=0)
     padded = [[*table, *[0] * (width - len(table))] for table in tables]
     tokens, pending = _place_tokens(plan, begins)
+    sampled = [end - 1 for end in compress(begins[1:], plan.samples)]
+    for part in parts:
+        first = begins[part.row] - plan.starts[part.row]
+        sampled += [first + position for position in part.positions]
 
     def long(numbers: Sequence[int]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int64, device=device)
@@ -89,7 +97,7 @@ def lay_out(plan: Plan, reservation: Reservation, block_size: int, device: torch
         lengths=short(lengths),
         starts=short(plan.starts),
         row_begins=short(begins),
-        sampled=long([end - 1 for end in compress(begins[1:], plan.samples)]),
+        sampled=long(sampled),
         length_list=lengths,
         start_list=plan.starts,
         row_begin_list=begins,
@@ -97,8 +105,8 @@ def lay_out(plan: Plan, reservation: Reservation, block_size: int, device: torch
     )
 
 
-def draws(plan: Plan) -> Draws:
-    """What the rows that sample ask of the sampler."""
+def draws(plan: Plan, in_flight: TokenInFlight) -> Draws:
+    """What the rows that sample ask of the sampler. ``in_flight``: see `asked.histories`."""
     rows = list(compress(range(plan.num_rows), plan.samples))
     requests = [plan.requests[row] for row in rows]
     return Draws(
@@ -106,6 +114,7 @@ def draws(plan: Plan) -> Draws:
         [plan.choices[row] for row in rows],
         [plan.starts[row] + plan.num_tokens[row] for row in rows],
         [len(request.prompt) for request in requests],
+        histories(plan, rows, in_flight),
     )
 
 

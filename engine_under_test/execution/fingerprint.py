@@ -11,22 +11,25 @@ computes are plain integers, which for a few is quicker than arrays.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, chain, compress, repeat
 from operator import add, attrgetter
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from engine_under_test.errors import RunnerError
 from engine_under_test.execution import cells as law
+from engine_under_test.execution.asked import NOTHING_TOLD, PromptPart, Told, columns, histories, prompt_parts
 from engine_under_test.execution.device import ImmediateDevice
 from engine_under_test.execution.landing import DeviceLaunch, Outcome
 from engine_under_test.execution.moves import BlockMove, BlockMoves
 from engine_under_test.execution.streams import StepStreams, fills_and_copies, nothing
+from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors
 from engine_under_test.sampling.noise import PhiloxNoise
-from engine_under_test.sampling.sampler import Draws, sample
+from engine_under_test.sampling.sampler import Draws, sample_and_tell
 from engine_under_test.seams import Device, DeviceOp, Fence, Memory, Noise, Page, StreamDevice
 from engine_under_test.types import BlockCopy, Plan, Reservation, RowId
 
@@ -82,6 +85,7 @@ class FingerprintRunner:
         device: Device | None = None,
         noise: Noise | None = None,
         memory: Memory | None = None,
+        processors: Processors = NO_PROCESSORS,
     ) -> None:
         self.store: law.Words = np.full(((num_blocks + 1) * block_size, 2), law.POISON)
         self._words = self.store.data.cast("B").cast("Q")  # the same memory: word 2 * slot + layer
@@ -94,6 +98,7 @@ class FingerprintRunner:
         self._device: Device = ImmediateDevice() if device is None else device
         self._streams = StepStreams(self._device, memory) if isinstance(self._device, StreamDevice) else None
         self._noise: Noise = PhiloxNoise() if noise is None else noise
+        self._processors = processors
         self._all_slots = frozenset(range(len(self.store)))
         self._all_blocks = frozenset(range(num_blocks + 1))
         self._all_tokens = frozenset(range(vocab_size))
@@ -223,7 +228,7 @@ class FingerprintRunner:
                 self._generation = plan.generation
                 self._sampled.clear()
             read = self._compute(plan, reservation, rows)
-            tokens = self._sample(read, plan, rows)
+            tokens, told = self._sample(read, plan, rows)
         except Exception as error:
             return Outcome(None, error)
         emitted: list[tuple[int, ...]] = [()] * len(rows.ids)
@@ -232,7 +237,7 @@ class FingerprintRunner:
             emitted[row] = (token,)
             sampled[rows.ids[row], rows.ends[row]] = token
         self._sampled.append(sampled)
-        return Outcome(tuple(emitted), None, read)
+        return Outcome(tuple(emitted), None, read, told)
 
     def _compute(self, plan: Plan, reservation: Reservation, rows: Rows) -> list[law.Words]:
         """Writes layer one, reads it through the tables, writes layer two, reads both: the cells read by each row."""
@@ -305,11 +310,12 @@ class FingerprintRunner:
         weights, ends = self._weights, rows.ends
         return np.array([read[row].dot(weights[: 2 * ends[row]]) for row in rows.sampled])
 
-    def _sample(self, read: Sequence[law.Words], plan: Plan, rows: Rows) -> list[int]:
-        """One token for each row that samples, from the digest of what it read."""
+    def _sample(self, read: Sequence[law.Words], plan: Plan, rows: Rows) -> tuple[list[int], Told]:
+        """One token for each row that samples, from the digest of what it read, and what is told beside."""
         sampled, ends = rows.sampled, rows.ends
+        parts = prompt_parts(plan) if plan.outputs else []
         if not sampled:
-            return []
+            return [], columns(plan, (), (), parts, self._prompt_logits(read, parts)) if parts else NOTHING_TOLD
         digests = self._digests(read, rows)
         digests += np.array([ends[row] for row in sampled], dtype=np.uint64)
         requests = [plan.requests[row] for row in sampled]
@@ -318,9 +324,22 @@ class FingerprintRunner:
             [plan.choices[row] for row in sampled],
             [ends[row] for row in sampled],
             [len(request.prompt) for request in requests],
+            histories(plan, sampled, self._token_in_flight),
         )
-        tokens: list[int] = sample(law.logits(law.mix(digests), self._token_words), draws, self._noise).tolist()
-        return tokens
+        tokens, logprobs = sample_and_tell(
+            law.logits(law.mix(digests), self._token_words), draws, self._noise, self._processors
+        )
+        if not (logprobs or parts):
+            return tokens, NOTHING_TOLD
+        return tokens, columns(plan, sampled, logprobs, parts, self._prompt_logits(read, parts))
+
+    def _prompt_logits(self, read: Sequence[law.Words], parts: Sequence[PromptPart]) -> Iterator[npt.NDArray[np.float64]]:
+        """The logits behind each position of each part, in turn."""
+        for row, positions, _count in parts:
+            weighed = read[row][: 2 * positions.stop] * self._weights[: 2 * positions.stop]
+            digests = weighed.cumsum()[2 * positions.start + 1 :: 2]
+            digests += np.arange(positions.start + 1, positions.stop + 1, dtype=np.uint64)
+            yield from law.logits(law.mix(digests), self._token_words)
 
 
 _NO_CELLS = np.empty(0, dtype=np.uint64)

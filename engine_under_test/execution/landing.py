@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from engine_under_test.errors import OutOfMemory, ProtocolError, RunnerError
+from engine_under_test.execution.asked import NOTHING_TOLD, Told
 from engine_under_test.execution.streams import StepStreams, StreamedStep
 from engine_under_test.seams import Device, DeviceOp, Fence
 from engine_under_test.types import Plan, RowId, StepResult
@@ -26,6 +27,7 @@ class Outcome(NamedTuple):
     tokens: tuple[tuple[int, ...], ...] | None
     error: Exception | None
     more: Any = None
+    told: Told = NOTHING_TOLD
 
 
 class DeviceLaunch:
@@ -91,11 +93,11 @@ class DeviceLaunch:
         outcome = self.wait()
         if outcome is None:
             raise RunnerError(f"plan {self.plan_id} was not executed though the device is idle; abandon it")
-        tokens, error, _more = outcome
+        tokens, error = outcome.tokens, outcome.error
         if tokens is None or error is not None:
             rows = error.rows if isinstance(error, RunnerError) else ()
             raise RunnerError(f"plan {self.plan_id} failed on the device: {error}; abandon it", rows) from error
-        return StepResult(self.plan_id, self.plan.generation, self._row_ids, tokens)
+        return StepResult(self.plan_id, self.plan.generation, self._row_ids, tokens, *outcome.told)
 
 
 class LastSamples:

@@ -16,6 +16,7 @@ from itertools import compress
 import torch
 
 from engine_under_test.errors import ConfigError, RunnerError
+from engine_under_test.execution.asked import NOTHING_TOLD, PromptPart, columns, prompt_parts
 from engine_under_test.execution.attention import Attention, choose_attention, describe
 from engine_under_test.execution.batch import check_fit, draws, lay_out, num_bytes
 from engine_under_test.execution.device import ImmediateDevice
@@ -28,8 +29,10 @@ from engine_under_test.execution.streams import StepStreams, fills_and_copies, n
 from engine_under_test.execution.tiles import FixedTiles
 from engine_under_test.model.llama import Product
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights
+from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors
 from engine_under_test.sampling.noise import PhiloxNoise
-from engine_under_test.sampling.torch_sampler import sample
+from engine_under_test.sampling.sampler import Sampled
+from engine_under_test.sampling.torch_sampler import sample_and_tell
 from engine_under_test.seams import Device, DeviceOp, Fence, Memory, Noise, Page, StreamDevice
 from engine_under_test.types import BlockCopy, Plan, Reservation
 
@@ -58,6 +61,7 @@ class TransformerRunner:
     The weights' type and place are those of the whole computation. ``attention``: the back end; without one, what the place
     runs fastest. ``is_batch_invariant``: logits do not depend, in any bit, on what shares a row's batch (slower).
     ``product``: how matrices are multiplied, ``x @ w.T``; of a rank among several, with the sums over all of them.
+    ``processors``: what requests name in `SamplingParams.processors`.
     ``packs_weights``: decodes on a CPU are quicker, for three times the weights' memory (float32; not in the invariant mode).
     """
 
@@ -74,6 +78,7 @@ class TransformerRunner:
         is_batch_invariant: bool = False,
         packs_weights: bool = False,
         product: Product | None = None,
+        processors: Processors = NO_PROCESSORS,
     ) -> None:
         if is_batch_invariant and product is not None:
             raise ConfigError("the batch-invariant mode has products of its own, found others asked for; leave one of them out")
@@ -95,6 +100,7 @@ class TransformerRunner:
         self._device: Device = ImmediateDevice() if device is None else device
         self._streams = StepStreams(self._device, memory) if isinstance(self._device, StreamDevice) else None
         self._noise: Noise = PhiloxNoise() if noise is None else noise
+        self._processors = processors
         self._memory = StepMemory(memory)
         if product is None:
             product = choose_product(weights, packs_weights=packs_weights)
@@ -190,14 +196,20 @@ class TransformerRunner:
         logits: torch.Tensor | None = None
         try:
             self._last.begin(plan.generation)
-            logits = self._compute(plan, reservation)
-            asked = draws(plan)
+            parts = prompt_parts(plan) if plan.outputs else []
+            whole = self._compute(plan, reservation, parts)
             rows = list(compress(range(plan.num_rows), plan.samples))
-            _require_finite(plan, rows, logits)
-            tokens = sample(logits, asked, self._noise) if rows else []
+            logits = whole[: len(rows)]
+            _require_finite(plan, rows + [part.row for part in parts for _ in part.positions], whole)
+            asked = draws(plan, self._last.find)
+            tokens, logprobs = sample_and_tell(logits, asked, self._noise, self._processors) if rows else Sampled([])
+            told = NOTHING_TOLD
+            if logprobs or parts:
+                prompt_logits = whole[len(rows) :].to("cpu", torch.float64).numpy()
+                told = columns(plan, rows, logprobs, parts, prompt_logits)
         except torch.OutOfMemoryError as error:
-            told = RunnerError(f"out of device memory: {error}; run fewer rows at once, or make the pool smaller")
-            return Outcome(None, told, logits)
+            failure = RunnerError(f"out of device memory: {error}; run fewer rows at once, or make the pool smaller")
+            return Outcome(None, failure, logits)
         except Exception as error:
             return Outcome(None, error, logits)
         row_ids = plan.row_ids()
@@ -205,12 +217,12 @@ class TransformerRunner:
         emitted: list[tuple[int, ...]] = [()] * plan.num_rows
         for row, token in zip(rows, tokens, strict=True):
             emitted[row] = (token,)
-        return Outcome(tuple(emitted), None, logits)
+        return Outcome(tuple(emitted), None, logits, told)
 
-    def _compute(self, plan: Plan, reservation: Reservation) -> torch.Tensor:
-        """The logits of the rows that sample."""
+    def _compute(self, plan: Plan, reservation: Reservation, parts: Sequence[PromptPart]) -> torch.Tensor:
+        """The logits of the rows that sample, then those of the parts of prompts."""
         self._memory.take("the batch", num_bytes(plan, reservation))
-        batch = lay_out(plan, reservation, self._block_size, self._place)
+        batch = lay_out(plan, reservation, self._block_size, self._place, parts)
         for place, row in batch.pending:
             batch.tokens[place] = self._last.find(row, int(batch.positions[place]))
         return self._forward(batch, self.keys, self.values)

@@ -1,5 +1,5 @@
-"""From logits to tokens: mask, greedy, temperature, min-p, top-k, top-p. Float64 throughout, as docs/fingerprint.md ("Next
-token") lays down.
+"""From logits to tokens: what `adjustments.py` has, then mask, greedy, temperature, min-p, top-k, top-p; log-probabilities
+beside. Float64 throughout, as docs/fingerprint.md ("Next token") lays down.
 
 Owns: how a token is chosen. Never: where logits come from, or where noise comes from (it is handed in).
 """
@@ -12,21 +12,35 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors, adjust
+from engine_under_test.sampling.logprobs import told
 from engine_under_test.sampling.processors import has_processors, truncate
 from engine_under_test.seams import Noise, Purpose
-from engine_under_test.types import SamplingParams
+from engine_under_test.types import History, Logprobs, LogprobsMode, SamplingParams
 
 Logits = npt.NDArray[np.float64]  # [rows, vocabulary]
 Tokens = npt.NDArray[np.int64]  # [rows]
 
 
 class Draws(NamedTuple):
-    """What rows ask of the sampler, in columns. A position is the index in prompt + output of the token to be chosen."""
+    """What rows ask of the sampler, in columns. A position is the index in prompt + output of the token to be chosen.
+
+    ``histories``: for each row whose parameters need it (`SamplingParams.needs_history`) all tokens in front of the position,
+    else None; () if there is no such row, which is quickest.
+    """
 
     params: Sequence[SamplingParams]
     choices: Sequence[int]
     positions: Sequence[int]
     prompt_lens: Sequence[int]
+    histories: Sequence[History | None] = ()
+
+
+class Sampled(NamedTuple):
+    """One token a row, and what is told beside it: None for a row that does not ask, () if none does."""
+
+    tokens: list[int]
+    logprobs: Sequence[Logprobs | None] = ()
 
 
 def mask_tokens(logits: Logits, row: int, token_ids: Iterable[int]) -> None:
@@ -37,7 +51,7 @@ def mask_tokens(logits: Logits, row: int, token_ids: Iterable[int]) -> None:
 
 def mask_early_stops(logits: Logits, draws: Draws) -> None:
     """Masks the stop tokens of the rows that have not emitted `min_tokens` tokens yet, in place."""
-    for row, (params, _choice, position, prompt_len) in enumerate(zip(*draws, strict=True)):
+    for row, (params, _choice, position, prompt_len) in enumerate(zip(*draws[:4], strict=True)):
         if params.min_tokens > position - prompt_len:
             mask_tokens(logits, row, params.stop_token_ids)
 
@@ -60,8 +74,43 @@ def gumbel_max(logits: Logits, temperatures: npt.NDArray[np.float64], uniforms: 
     return greedy(scores)
 
 
+def sample_and_tell(logits: Logits, draws: Draws, noise: Noise, processors: Processors = NO_PROCESSORS) -> Sampled:
+    """All steps: one token a row, with log-probabilities where they are asked for. Changes `logits` in place."""
+    if not draws.histories:
+        return Sampled(sample(logits, draws, noise).tolist())
+    columns = list(zip(draws.params, draws.histories, strict=True))
+    raw = {row: logits[row].copy() for row, (params, _) in enumerate(columns) if asks_for(params, LogprobsMode.RAW)}
+    for row, (params, history) in enumerate(columns):
+        if history is not None and params.is_adjusted:
+            adjust(logits[row], params, history, processors)
+    tokens: list[int] = sample(logits, draws, noise).tolist()
+    logprobs: list[Logprobs | None] = [None] * len(tokens)
+    for row, (params, _) in enumerate(columns):
+        if params.logprobs is not None:
+            whole = raw[row] if row in raw else scaled(logits[row], params)
+            logprobs[row] = told(whole, tokens[row], params.logprobs)
+    return Sampled(tokens, logprobs if any(logprobs) else ())
+
+
+def asks_for(params: SamplingParams, mode: LogprobsMode) -> bool:
+    """Whether a row is told log-probabilities of this kind."""
+    return params.logprobs is not None and params.logprobs_mode is mode
+
+
+def scaled(row: npt.NDArray[np.float64], params: SamplingParams) -> npt.NDArray[np.float64]:
+    """(logit - highest logit) / temperature of one row, as it is drawn from; greedy: without a temperature."""
+    with np.errstate(over="ignore", invalid="ignore"):  # as in `gumbel_max`
+        found: npt.NDArray[np.float64] = row - row.max()
+        if params.temperature > 0:
+            found /= params.temperature
+    if found[0] != found[0]:  # -inf everywhere: nothing has a chance
+        found.fill(-np.inf)
+    return found
+
+
 def sample(logits: Logits, draws: Draws, noise: Noise) -> Tokens:
-    """One token a row. Masks `logits` in place; draws noise for the rows with a temperature, and for no other."""
+    """The steps from `min_tokens` on: one token a row. Masks `logits` in place; draws noise for the rows with a temperature,
+    and for no other."""
     mask_early_stops(logits, draws)
     warm = [row for row, params in enumerate(draws.params) if params.temperature > 0]
     tokens = greedy(logits)

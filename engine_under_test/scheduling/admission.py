@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from engine_under_test.config import EngineConfig
 from engine_under_test.sequence import Sequence
-from engine_under_test.types import Adapter, RefusalReason, Request
+from engine_under_test.types import Adapter, LogprobsMode, RefusalReason, Request, SamplingParams
 
 if TYPE_CHECKING:
     from engine_under_test.scheduling.scheduler import View
 
 Refusal = tuple[RefusalReason, str]
 
+MOST_BIAS = 100
+REPETITION_PENALTIES = (0.001, 1000)  # so far no logit that is a number becomes none
+MOST_PENALTY = 2
 _MAX_SEED = 2**64 - 1
 _MAX_NOISE_WORD = 2**32 - 1  # choice and position are 32-bit words of a noise address
 
 
 def refusal_at_the_door(request: Request, config: EngineConfig, now: float) -> Refusal | None:
     """Why this engine can never run `request`, or None. The message names rule, found, expected and remedy."""
-    for rule in (_refuse_parameters, _refuse_prompt, _refuse_media, _refuse_adapter, _refuse_length):
+    for rule in (_refuse_parameters, _refuse_adjustments, _refuse_prompt, _refuse_media, _refuse_adapter, _refuse_length):
         refusal = rule(request, config)
         if refusal is not None:
             return refusal
@@ -80,6 +84,81 @@ def _refuse_parameters(request: Request, config: EngineConfig) -> Refusal | None
 
 def _is_finite(value: object) -> bool:
     return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]  # the type was just tested
+
+
+def _lies(value: object, low: float, high: float) -> bool:
+    return _is_finite(value) and low <= value <= high  # type: ignore[operator]  # the type was just tested
+
+
+def _refuse_adjustments(request: Request, config: EngineConfig) -> Refusal | None:
+    """What changes logits before the temperature, and what is told of them; most requests ask for none of it."""
+    sampling = request.sampling
+    if not sampling.needs_history and sampling.logprobs_mode is LogprobsMode.RAW:
+        return None
+    checks: list[tuple[str, object, bool, str]] = [
+        (
+            "repetition_penalty",
+            sampling.repetition_penalty,
+            _lies(sampling.repetition_penalty, *REPETITION_PENALTIES),
+            "a number between {} and {}, where 1 changes nothing".format(*REPETITION_PENALTIES),
+        ),
+        ("logprobs_mode", sampling.logprobs_mode, isinstance(sampling.logprobs_mode, LogprobsMode), "a `LogprobsMode`"),
+    ]
+    for name in ("allowed_token_ids", "bad_words", "processors", "logit_bias"):
+        found = getattr(sampling, name)
+        checks.append((name, found, type(found) is tuple, "a tuple"))
+    for name in ("frequency_penalty", "presence_penalty"):
+        found = getattr(sampling, name)
+        checks.append(
+            (name, found, _lies(found, -MOST_PENALTY, MOST_PENALTY), f"a number between -{MOST_PENALTY} and {MOST_PENALTY}")
+        )
+    for name in ("logprobs", "prompt_logprobs"):
+        found = getattr(sampling, name)
+        is_good = found is None or _is_int(found, 0, _MAX_NOISE_WORD)
+        checks.append((name, found, is_good, "None for none, or an integer of at least 0"))
+    for name, found, is_good, expected in checks:
+        if not is_good:
+            return RefusalReason.OUT_OF_RANGE, f"{name} must be {expected}, found {found!r}; correct it and send again"
+    return _refuse_token_lists(sampling, config) or _refuse_processors(sampling, config)
+
+
+def _refuse_token_lists(sampling: SamplingParams, config: EngineConfig) -> Refusal | None:
+    """Allowed tokens, bad words and biases, token by token."""
+    for word in sampling.bad_words:
+        if type(word) is not tuple or not word:
+            return RefusalReason.OUT_OF_RANGE, (
+                f"a bad word must be a tuple of at least one token, found {word!r}; correct it and send again"
+            )
+    for pair in sampling.logit_bias:
+        if type(pair) is not tuple or len(pair) != 2 or not _lies(pair[1], -MOST_BIAS, MOST_BIAS):
+            return RefusalReason.OUT_OF_RANGE, (
+                f"logit_bias must be pairs of a token and a number between -{MOST_BIAS} and {MOST_BIAS}, found {pair!r}; "
+                "correct it and send again"
+            )
+    biased = [pair[0] for pair in sampling.logit_bias]
+    named = (
+        ("allowed token", sampling.allowed_token_ids),
+        ("token of a bad word", tuple(chain.from_iterable(sampling.bad_words))),
+        ("biased token", biased),
+    )
+    for what, tokens in named:
+        for token in tokens:
+            if not _is_int(token, 0, config.vocab_size - 1):
+                return RefusalReason.TOKEN_OUT_OF_VOCABULARY, _vocabulary_message(what, token, config)
+    if len(set(biased)) < len(biased):
+        return RefusalReason.OUT_OF_RANGE, f"logit_bias must name each token once, found {biased}; add up what belongs together"
+    return None
+
+
+def _refuse_processors(sampling: SamplingParams, config: EngineConfig) -> Refusal | None:
+    for name in sampling.processors:
+        if name not in config.logits_processors:
+            listed = ", ".join(config.logits_processors) or "none"
+            return RefusalReason.OUT_OF_RANGE, (
+                f"a logits processor must be listed in the configuration, found {name!r}, listed: {listed}; list it and hand "
+                "it to the runner, or leave it away"
+            )
+    return None
 
 
 def _vocabulary_message(what: str, token: object, config: EngineConfig) -> str:

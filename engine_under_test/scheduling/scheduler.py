@@ -16,6 +16,7 @@ from engine_under_test.scheduling.policy import next_waiting
 from engine_under_test.sequence import Sequence
 from engine_under_test.types import Plan
 
+_needs_history = attrgetter("needs_history")
 _identity = attrgetter("request", "choice", "incarnation", "epoch")
 
 
@@ -162,7 +163,13 @@ class _Rows:
             tuple(pending),
             tuple(samples),
             tuple(self.hits),
+            _outputs_of(seqs) if any(map(_needs_history, seqs)) else (),
         )
+
+
+def _outputs_of(seqs: Items[Sequence]) -> tuple[tuple[int, ...] | None, ...]:
+    """The output of each choice whose sampling needs it."""
+    return tuple([tuple(seq.tokens[seq.prompt_len :]) if seq.needs_history else None for seq in seqs])
 
 
 def _blocks_for(seq: Sequence, start: int, count: int, size: int, ref_counts: Items[int]) -> int:
