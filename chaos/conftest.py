@@ -1,7 +1,10 @@
-"""Fixtures of this folder: one Toxiproxy for a test process, the best that the environment offers, and an upstream."""
+"""Fixtures of this folder: one Toxiproxy for a test process, the best that the environment offers, and an upstream; and what
+becomes of tests that need a Docker engine where there is none: skipped, or failed if ASSAY_DOCKER says that it is required.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 
@@ -9,6 +12,27 @@ import pytest
 
 from chaos.doubles import Upstream
 from chaos.proxies import Proxies, Proxy, open_proxies
+from chaos.rank_containers import engine
+from engine_under_test.errors import AssayError
+
+
+@functools.cache
+def why_no_engine() -> str:
+    """One sentence with what to do, or "" if an engine answers."""
+    try:
+        engine().close()
+    except AssayError as error:
+        return str(error)
+    return ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Whoever runs `.ci/run` has been told that there is an engine; then a test that needs it is never left out."""
+    if item.get_closest_marker("docker") is None or not (reason := why_no_engine()):
+        return
+    if os.environ.get("ASSAY_DOCKER") == "required":
+        pytest.fail(f"ASSAY_DOCKER=required, but {reason}", pytrace=False)
+    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

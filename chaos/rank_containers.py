@@ -2,8 +2,8 @@
 
 Owns containers, their network, and the image, which is empty: no image is pulled, the machine's own /usr, interpreter, packages
 and checkout are mounted read-only. Driven through docker-py. The driver listens at the gateway of the network and reads nothing
-from whoever does not know its token. Containers end with their driver, since their connection to it ends; one that was paused
-then is removed by whoever starts ranks next (`remove_leftovers`).
+from whoever does not know its token. Containers end with their driver, since their connection to it ends, and are removed
+behind it, paused ones too, whatever ended it (`rank_leftovers.py`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ import socket
 import sys
 import tarfile
 import time
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+from chaos.rank_leftovers import LABEL, Reaper, new_owner, remove_leftovers, remove_of
 from engine_under_test.distributed.rank_dial import TOKEN_BYTES, TOKEN_VARIABLE
 from engine_under_test.distributed.rank_link import Link
 from engine_under_test.errors import AssayError
 
 INTERFACE = "eth0"  # of a container on its network
-LABEL = "assay.driver"
 MEMORY = "512m"
 _IMAGE = "assay-empty:1"
 _CONNECT_S = 60.0
+_TRIES = 5  # for a range of addresses that nobody else takes at the same time
 
 
 class ContainerRank:
@@ -38,6 +40,7 @@ class ContainerRank:
         self._container = container
         self._network = network
         self._end = ""
+        self._address = ""  # to come back under
         self.link = link
 
     @property
@@ -62,9 +65,28 @@ class ContainerRank:
         """Every process of it stands still, as a machine does whose hypervisor has forgotten it."""
         self._container.pause()
 
+    def resume(self) -> None:
+        """It goes on where it stood."""
+        self._container.unpause()
+
     def disconnect(self) -> None:
         """Nothing reaches it any more, nor does anybody learn so."""
+        self._container.reload()
+        self._address = self._container.attrs["NetworkSettings"]["Networks"][self._network.name]["IPAddress"]
         self._network.disconnect(self._container)
+
+    def reconnect(self) -> None:
+        """It is back under its old address, so that its connections go on."""
+        self._network.connect(self._container, ipv4_address=self._address)
+
+    def has_said(self, words: str, within_s: float) -> bool:
+        """Waits until this stands in what it printed; False if it does not in that time, or ends."""
+        deadline = time.monotonic() + within_s
+        while words.encode() not in self._container.logs():
+            if time.monotonic() >= deadline or self.has_ended():
+                return False
+            time.sleep(0.05)
+        return True
 
     def close(self) -> None:
         """See `RankProcess`."""
@@ -93,17 +115,16 @@ class Containers:
         self._client = engine()
         self._memory = memory
         self._token = secrets.token_hex(TOKEN_BYTES // 2)
-        self._owner = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.owner = new_owner()
         remove_leftovers(self._client)
-        empty = io.BytesIO()
-        tarfile.open(fileobj=empty, mode="w").close()
-        self._client.api.import_image_from_data(empty.getvalue(), *_IMAGE.split(":"))
-        self._network = self._client.networks.create(
-            f"assay-ranks-{self._owner}", driver="bridge", internal=True, labels={LABEL: self._owner}
-        )
-        self._network.reload()
-        gateway = self._network.attrs["IPAM"]["Config"][0]["Gateway"]
-        self._listener = socket.create_server((gateway, 0))
+        self.reaper = Reaper(self.owner)  # before there is anything to remove
+        try:
+            _have_image(self._client)
+            self._network, gateway = _bridge(self._client, self.owner)
+            self._listener = socket.create_server((gateway, 0))
+        except BaseException:
+            self.reaper.close()
+            raise
         self._listener.settimeout(_CONNECT_S)
 
     def start(self) -> ContainerRank:
@@ -126,7 +147,7 @@ class Containers:
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "OMP_NUM_THREADS": "1",
             },
-            labels={LABEL: self._owner},
+            labels={LABEL: self.owner},
         )
         try:
             return ContainerRank(container, self._network, Link(self._accept()))
@@ -152,12 +173,9 @@ class Containers:
     def close(self) -> None:
         """Removes whatever it has started, and the network."""
         self._listener.close()
-        for container in self._client.containers.list(all=True, filters={"label": f"{LABEL}={self._owner}"}):
-            with contextlib.suppress(Exception):  # removed by its rank
-                container.remove(force=True)
-        with contextlib.suppress(Exception):  # somebody was faster
-            self._network.remove()
+        remove_of(self._client, self.owner)
         self._client.close()
+        self.reaper.close()
 
 
 def engine() -> Any:
@@ -177,21 +195,41 @@ def engine() -> Any:
     return client
 
 
-def remove_leftovers(client: Any) -> None:
-    """Containers and networks whose driver is gone."""
-    for container in client.containers.list(all=True, filters={"label": LABEL}):
-        if not _is_alive(container.labels[LABEL]):
-            with contextlib.suppress(Exception):  # it is not paused
-                container.unpause()
-            container.remove(force=True)
-    for network in client.networks.list(filters={"label": LABEL}):
-        if not _is_alive(network.attrs["Labels"][LABEL]):
-            with contextlib.suppress(Exception):  # somebody was faster
-                network.remove()
+def _have_image(client: Any) -> None:
+    """The empty image, imported once for all; nothing is pulled."""
+    import docker
+
+    try:
+        client.images.get(_IMAGE)
+    except docker.errors.ImageNotFound:
+        empty = io.BytesIO()
+        tarfile.open(fileobj=empty, mode="w").close()
+        client.api.import_image_from_data(empty.getvalue(), *_IMAGE.split(":"))
 
 
-def _is_alive(owner: str) -> bool:
-    return Path("/proc", owner.partition("-")[0]).exists()
+def _bridge(client: Any, owner: str) -> tuple[Any, str]:
+    """A network of this driver's own without a way out, and the address of this machine on it. Its range is one that the
+    engine found free, asked for by name: only then may a container come back under its old address."""
+    import docker
+
+    tries = 0
+    while True:
+        tries += 1
+        found = client.networks.create(f"assay-free-{owner}", driver="bridge", internal=True, labels={LABEL: owner})
+        found.reload()
+        subnet = found.attrs["IPAM"]["Config"][0]["Subnet"]
+        found.remove()
+        pool = docker.types.IPAMPool(subnet=subnet, gateway=str(next(ip_network(subnet).hosts())))
+        try:
+            network = client.networks.create(
+                f"assay-ranks-{owner}", driver="bridge", internal=True, labels={LABEL: owner},
+                ipam=docker.types.IPAMConfig(pool_configs=[pool]),
+            )  # fmt: skip
+        except docker.errors.APIError as error:  # another driver was faster
+            if tries == _TRIES:
+                raise AssayError(f"a network of {subnet} for ranks in containers could not be made: {error}") from error
+            continue
+        return network, str(pool["Gateway"])
 
 
 def _python_path() -> list[str]:

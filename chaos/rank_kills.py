@@ -74,16 +74,23 @@ class RankRun:
     took_s: float = 0.0
     ends: dict[FinishReason, int] = field(default_factory=dict)
     violation: Violation | None = None
+    outside: tuple[str, ...] = ()  # what befell a rank from outside, in words
+    missed: str = ""  # what the storm was to show and did not
+
+    @property
+    def losses(self) -> tuple[RankEvent, ...]:
+        return tuple(event for event in self.history.of(RankEvent) if event.kind is RankEventKind.LOST)
 
     @property
     def facts(self) -> tuple[str, ...]:
         told = [each for each in self.history.of(RankEvent) if each.kind not in (RankEventKind.SENT, RankEventKind.EXECUTED)]
         begin = told[0].at_s if told else 0.0
-        return tuple(
+        group = tuple(
             f"{each.at_s - begin:8.3f} s  generation {each.generation}: {each.kind}"
             f"{'' if each.rank is None else f' rank {each.rank}'}{f' ({each.reason})' if each.reason else ''}"
             for each in told
         )
+        return (*group, *(f"from outside: {each}" for each in self.outside))
 
     @property
     def noticed_s(self) -> tuple[float, ...]:
@@ -206,10 +213,11 @@ class _Recorder:
             self._note_blow(due, event)
 
     def _note_blow(self, strike: Strike, sent: RankEvent) -> None:
+        bound_s = 0.0 if strike.blow is Blow.REST else self._bound_s  # that may pass unnoticed, and its requests suffer nothing
         self._history.add(
             RankEvent(
-                RankEventKind.STRUCK, sent.generation, sent.at_s, strike.rank, strike.sequence,
-                bound_s=self._bound_s, reason=strike.words,
+                RankEventKind.STRUCK, sent.generation, sent.at_s, strike.rank, strike.sequence, bound_s=bound_s,
+                reason=strike.words,
             )
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from engine_under_test.distributed.rank_messages import PhaseReached, RankPhase
 
 STRIKE: Final = "chaos.rank_strikes:strike"
 _FOREVER_S = 3600.0
+_REST_S = 6.0
 _PIECE_BYTES, _MOST_BYTES = 1 << 22, 1 << 33  # far above any limit that a container of this suite has
 
 
@@ -35,9 +37,14 @@ class Blow(StrEnum):
     STALL = "stall"
     EXHAUST = "exhaust"
     HOLD = "hold"
+    REST = "rest"
 
 
-IN_CONTAINERS: Final = (Blow.EXHAUST, Blow.HOLD)  # of use only where something bounds the memory, or strikes from outside
+IN_CONTAINERS: Final = (
+    Blow.EXHAUST,
+    Blow.HOLD,
+    Blow.REST,
+)  # of use only where something bounds the memory, or strikes from outside
 
 MEANINGS: Final = {
     Blow.KILL: "SIGKILL, as the kernel deals it when memory is short",
@@ -48,6 +55,7 @@ MEANINGS: Final = {
     Blow.STALL: "the thread that computes stops for good, while its beats go on",
     Blow.EXHAUST: "it takes memory until the limit of its container ends it",
     Blow.HOLD: "it waits there for what befalls its container: killed, paused, or taken off its network",
+    Blow.REST: "it waits there for some seconds, in which its container is paused or off its network and back, then goes on",
 }
 
 NOTICED: Final = {
@@ -59,6 +67,7 @@ NOTICED: Final = {
     Blow.STALL: "after `Patience.step_s` without an answer",
     Blow.EXHAUST: "at once: its connection ends",
     Blow.HOLD: "killed: at once; paused, or off its network: after `Patience.silence_s` without a beat",
+    Blow.REST: "not at all if it is back in time; else after `Patience.silence_s` without a beat",
 }
 
 
@@ -88,10 +97,12 @@ def strike(reached: PhaseReached) -> None:
     here = (reached.phase, reached.rank, reached.sequence, reached.generation)
     for each in json.loads(reached.argument or "[]"):
         if (each["phase"], each["rank"], each["sequence"], each["generation"]) == here:
-            _deal(Blow(each["blow"]), reached.link)
+            told = Strike(**{**each, "blow": Blow(each["blow"]), "phase": RankPhase(each["phase"])})
+            _deal(told, reached.link)
 
 
-def _deal(blow: Blow, link: int) -> None:
+def _deal(told: Strike, link: int) -> None:
+    blow = told.blow
     if blow is Blow.KILL:
         os.kill(os.getpid(), signal.SIGKILL)
     elif blow is Blow.FREEZE:
@@ -107,7 +118,9 @@ def _deal(blow: Blow, link: int) -> None:
     elif blow is Blow.EXHAUST:
         _taken = [b"x" * _PIECE_BYTES for _ in range(_MOST_BYTES // _PIECE_BYTES)]
     else:
-        time.sleep(_FOREVER_S)
+        sys.stderr.write(f"{told.words}\n")  # whoever strikes from outside reads it: the rank stands there now
+        sys.stderr.flush()
+        time.sleep(_FOREVER_S if blow in (Blow.HOLD, Blow.STALL) else _REST_S)
 
 
 def _is_tcp(descriptor: int) -> bool:

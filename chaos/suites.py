@@ -243,5 +243,13 @@ RANKS = Suite(
     share_s=15.0,
     extras=("model",),
 )
+RANKS_DOCKER = Suite(
+    "ranks-docker",
+    "ranks in containers",
+    partial(with_extras, "ranks-docker", "chaos.container_suites", "check_containers"),
+    profiles=frozenset({Profile.NIGHTLY}),  # few machines have a Docker engine, and make test has these blows where one is
+    share_s=1200.0,
+    extras=("model", "chaos"),
+)
 MEMORY = Suite("memory", "every allocation refused once", run_memory, share_s=12.0)
-SUITES: tuple[Suite, ...] = (STORMS, ORDERS, MEMORY, TRANSFERS, RANKS)
+SUITES: tuple[Suite, ...] = (STORMS, ORDERS, MEMORY, TRANSFERS, RANKS, RANKS_DOCKER)

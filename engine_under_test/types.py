@@ -618,7 +618,7 @@ class RankEventKind(StrEnum):
     JOINED = "joined"  # rank, pool, window
     SENT = "sent"  # sequence, plan, rows: to all ranks
     EXECUTED = "executed"  # rank, sequence, plan, rows, collectives; reason if the step was refused
-    STRUCK = "struck"  # rank, reason; bound_s: within which it must be noticed. Told by whoever struck, or is about to
+    STRUCK = "struck"  # rank, reason; bound_s: within which it must be noticed, 0 if it may pass. Told by whoever strikes
     LOST = "lost"  # rank, reason: the group is broken, all of its ranks are ended
     RESTARTED = "restarted"  # the new generation
     CLOSED = "closed"  # for good

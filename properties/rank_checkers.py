@@ -104,9 +104,9 @@ def _pool(pool: tuple[int, int]) -> str:
 
 
 def deaths_are_noticed_and_answered(records: Sequence[Record]) -> Finding:
-    """DI-2: each blow is noticed within its bound; behind a loss nothing more of that generation is executed, and a new
-    generation begins or the group is closed; every request ends once, with the tokens of its twin that no fault touched, or
-    with an explicit error.
+    """DI-2: each blow that has a bound is noticed within it; behind a loss nothing more of that generation is executed, and a
+    new generation begins or the group is closed; every request ends once, with the tokens of its twin that no fault touched,
+    or with an explicit error.
 
     A twin is a request of the same history with the same prompt, parameters, adapter and media under another name.
     Source: Chandra and Toueg, Unreliable Failure Detectors for Reliable Distributed Systems, JACM 1996 (completeness).
@@ -124,6 +124,8 @@ def deaths_are_noticed_and_answered(records: Sequence[Record]) -> Finding:
 
 
 def _noticed(blow: RankEvent, events: Sequence[RankEvent]) -> Violation | None:
+    if not blow.bound_s:  # it may pass, as a short pause does
+        return None
     subject = f"rank {blow.rank}, {blow.reason}, in generation {blow.generation}"
     for event in events:
         if event.kind is RankEventKind.LOST and event.generation == blow.generation and event.at_s >= blow.at_s:

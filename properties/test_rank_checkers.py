@@ -142,3 +142,18 @@ def test_a_death_that_is_not_answered_is_found(bad: Callable[[], tuple[Record, .
     verdict, sentence = judged(bad(), DEATHS)
     assert verdict is Verdict.INVALID
     assert found in sentence
+
+
+PASSED = (*with_one(DIED, BLOW, bound_s=0.0)[:LOSS], *DIED[FIRST:])
+
+
+def test_a_blow_without_a_bound_may_pass_unnoticed() -> None:
+    assert judged(PASSED, DEATHS) == (Verdict.VALID, "")
+
+
+def test_a_request_that_suffers_from_a_blow_that_passed_is_found() -> None:
+    told = PASSED[-1]
+    assert isinstance(told, Output)
+    verdict, sentence = judged((*PASSED[:-1], replace(told, token_ids=(6,))), DEATHS)
+    assert verdict is Verdict.INVALID
+    assert "tokens (4, 6)" in sentence
