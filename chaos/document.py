@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from chaos.nemesis import NEMESES
+from chaos.nemesis import LINK_NEMESES, NEMESES, LinkNemesis, Nemesis
 from chaos.rank_strikes import MEANINGS, NOTICED
 from engine_under_test.distributed.rank_messages import RankPhase
 
@@ -29,19 +29,41 @@ def lines() -> Iterator[str]:
     yield "| kind | what happens | seam | heals | users may see | most likely noticed by | real where |"
     yield "|---|---|---|---|---|---|---|"
     for kind, nemesis in NEMESES.items():
-        module = sys.modules[f"chaos.nemesis.{kind.value.replace('-', '_')}"]
-        what = " ".join((module.__doc__ or "").split())
-        row = (
-            f"`{kind.value}`",
-            what,
-            f"`{nemesis.seam}`" if nemesis.seam.isidentifier() else nemesis.seam,
-            nemesis.heals,
-            nemesis.observed,
-            ", ".join(nemesis.watched_by),
-            ", ".join(nemesis.modes),
-        )
-        yield f"| {' | '.join(row)} |"
+        yield _row(kind.value, nemesis)
+    yield from _links()
     yield from _blows()
+
+
+def _row(kind: str, nemesis: Nemesis | LinkNemesis) -> str:
+    module = sys.modules[f"chaos.nemesis.{kind.replace('-', '_')}"]
+    what = " ".join((module.__doc__ or "").split())
+    row = (
+        f"`{kind}`",
+        what,
+        f"`{nemesis.seam}`" if nemesis.seam.isidentifier() else nemesis.seam,
+        nemesis.heals,
+        nemesis.observed,
+        ", ".join(nemesis.watched_by),
+        ", ".join(nemesis.modes),
+    )
+    return f"| {' | '.join(row)} |"
+
+
+def _links() -> Iterator[str]:
+    """What befalls a real store and the connections to it."""
+    yield from ("", "## Connections", "")
+    yield "`assay chaos --connector` and the suite `connectors` run a real `assay kv-store` behind a Toxiproxy"
+    yield "([toxiproxy.md](toxiproxy.md)), with two engines' ends on real connections; `--faults` takes these kinds too."
+    yield "First each kind strikes alone, a toxic in both directions, until it has touched traffic; then several fall together;"
+    yield "then everything is healed and comes to its end, an engine stores what another one loads, and the store is asked for"
+    yield "every key and for all its room. What a fault did is counted from what the ends saw of it, and one that touched"
+    yield "nothing makes the run unknown. Real processes, hence not bit-for-bit repeatable: what happened is recorded"
+    yield "(`reports/chaos/*-connectors-*.jsonl`), and nothing is shrunk."
+    yield ""
+    yield "| kind | what happens | seam | heals | users may see | most likely noticed by | real where | counted by |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for kind, nemesis in LINK_NEMESES.items():
+        yield f"{_row(kind.value, nemesis)} {nemesis.evidence} |"
 
 
 def _blows() -> Iterator[str]:

@@ -13,7 +13,7 @@ from random import Random
 
 
 class FaultKind(StrEnum):
-    """Everything that a storm can do to a target. One file of `chaos.nemesis` each."""
+    """Everything that a simulated storm can do to a target. One file of `chaos.nemesis` each."""
 
     STREAM_DELAYS = "stream-delays"
     PRIORITIES = "priorities"
@@ -28,15 +28,32 @@ class FaultKind(StrEnum):
     ROLLBACKS = "rollbacks"
 
 
+class LinkFault(StrEnum):
+    """Everything that a connector storm can do to a real store and to connections to it. One file of `chaos.nemesis` each."""
+
+    LATENCY = "latency"
+    BANDWIDTH = "bandwidth"
+    SLOW_CLOSE = "slow-close"
+    TIMEOUT = "timeout"
+    RESET_PEER = "reset-peer"
+    SLICER = "slicer"
+    LIMIT_DATA = "limit-data"
+    PROXY_DOWN = "proxy-down"
+    STORE_KILLED = "store-killed"
+    STORE_FROZEN = "store-frozen"
+
+
+Kind = FaultKind | LinkFault
+TOXICS = tuple(LinkFault)[:7]
 OF_THE_SCHEDULE = (FaultKind.STREAM_DELAYS, FaultKind.PRIORITIES)  # they last as long as the storm; at most one of them
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One strike: before operation ``at`` of the workload, healed ``length`` operations later. ``k`` and ``on`` are for the
-    nemesis to read."""
+    nemesis to read; a toxic works upstream if ``on``, else downstream."""
 
-    kind: FaultKind
+    kind: Kind
     at: int
     length: int = 1
     k: int = 0
@@ -50,10 +67,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """What one storm does. ``active``: the kinds of the first stage, in the order of `FaultKind`."""
+    """What one storm does. ``active``: the kinds of the first stage, in the order of their enumeration."""
 
     seed: int
-    active: tuple[FaultKind, ...]
+    active: tuple[Kind, ...]
     faults: tuple[Fault, ...]
 
     @property
@@ -86,3 +103,32 @@ def _draw_fault(chance: Random, kinds: Sequence[FaultKind], num_ops: int) -> Fau
         chance.randrange(6),
         chance.random() < 0.5,
     )
+
+
+def draw_link_plan(
+    seed: int, kinds: Collection[LinkFault] = tuple(LinkFault), *, num_together: int = 8, is_every: bool = False
+) -> FaultPlan:
+    """A plan for real connections. First each active kind strikes alone, a toxic in both directions, so that what it did can be
+    told from what others do; then ``num_together`` strikes fall as they come. ``is_every``: all of `kinds` are active."""
+    chance = Random(f"links/{seed}")
+    active = tuple(kind for kind in LinkFault if (chance.random() < 0.5 or is_every) and kind in kinds)
+    active = active or tuple(kind for kind in LinkFault if kind in kinds)[:1]
+    alone = [(kind, on) for kind in active for on in ((False, True) if kind in TOXICS else (False,))]
+    chance.shuffle(alone)
+    faults: list[Fault] = []
+    at = 8
+    for kind, on in alone:
+        length = chance.choice((4, 6, 8))
+        faults.append(Fault(kind, at, length, chance.randrange(6), on))
+        at += length + 3
+    begins = at + 3
+    restarts = LinkFault.STORE_KILLED  # takes a second each, so that one of them is enough
+    others = [each for each in active if each is not restarts]
+    for _ in range(num_together if others else 0):
+        kind = chance.choice(others)
+        place = begins + chance.randrange(5 * num_together)
+        is_up = chance.random() < 0.5 or kind is LinkFault.SLOW_CLOSE  # downstream the store is killed too
+        faults.append(Fault(kind, place, chance.choice((1, 3, 8, 15)), chance.randrange(6), is_up))
+    if restarts in active:
+        faults.append(Fault(restarts, begins + chance.randrange(5 * num_together), 8))
+    return FaultPlan(seed, active, tuple(sorted(faults, key=lambda fault: fault.at)))

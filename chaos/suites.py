@@ -6,12 +6,12 @@ Owns sizes and floors. What a storm is stands in `chaos.storm`, how it is run in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
-from chaos.faults import FaultKind
+from chaos.faults import FaultKind, Kind
 from chaos.run import StormRun, failure_of, run_storm
 from chaos.storm import PCT_DEPTH, PCT_STEPS, SHAPES, draw_storm
 from chaos.transfers import TRANSFERS
@@ -36,7 +36,7 @@ _FAULTS_FLOOR = {Profile.QUICK: 0, Profile.PR: 1, Profile.NIGHTLY: 300}  # of ea
 _MEMORY_WORLDS = ("small-deep", "small-deeper", "priority")  # names in `SHAPES`
 _SHORT, _TO_THE_END = 16, 12  # operations
 _RACE_CHECKS = tuple(each for each in ALL if {"races", "misdeclared"}.intersection(each.needs))
-_STRIKES = {  # the operations of a history by which a kind of fault strikes
+_STRIKES: Mapping[Kind, OpKind] = {  # the operations of a history by which a kind of fault strikes
     FaultKind.HELD_FENCES: OpKind.HOLD_FENCES,
     FaultKind.REFUSED_BLOCKS: OpKind.REFUSE_BLOCK,
     FaultKind.REFUSED_MEMORY: OpKind.REFUSE_MEMORY,
@@ -252,4 +252,12 @@ RANKS_DOCKER = Suite(
     extras=("model", "chaos"),
 )
 MEMORY = Suite("memory", "every allocation refused once", run_memory, share_s=12.0)
-SUITES: tuple[Suite, ...] = (STORMS, ORDERS, MEMORY, TRANSFERS, RANKS, RANKS_DOCKER)
+CONNECTORS = Suite(
+    "connectors",
+    "a real store behind every toxic",
+    partial(with_extras, "connectors", "chaos.connector_suite", "check_connectors"),
+    profiles=frozenset({Profile.PR, Profile.NIGHTLY}),  # a dozen seconds of the wall clock, most of them waiting
+    share_s=14.0,
+    extras=("connector", "chaos"),
+)
+SUITES: tuple[Suite, ...] = (STORMS, ORDERS, MEMORY, TRANSFERS, RANKS, RANKS_DOCKER, CONNECTORS)

@@ -19,6 +19,7 @@ import click
 @click.option("--engine", default="assay", show_default=True, metavar="NAME", help="Whose: this one's, or transformers.")
 @click.option("--ranks", type=int, metavar="N", help="Real ranks, real deaths: 1, 2 or 4 processes, killed and worse.")
 @click.option("--docker", is_flag=True, help="With --ranks: each in a container; needs a Docker engine.")
+@click.option("--connector", is_flag=True, help="A real KV store behind a Toxiproxy: every toxic, a store killed and frozen.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, everything else on standard error.")
 def chaos(
     *,
@@ -29,10 +30,12 @@ def chaos(
     engine: str,
     ranks: int | None,
     docker: bool,
+    connector: bool,
     as_json: bool,
 ) -> None:
     """Storms of faults against the engine in simulated time: safety while they last, liveness when all is healed."""
     from ci.cli import console_for, parse_duration
+    from ci.connector_storms import ConnectorStormsOutcome, link_kinds_of, run_connector_storms
     from ci.rank_storms import RankStormsOutcome, run_rank_storms
     from ci.storms import StormsOutcome, kinds_of, run_many
     from ci.tree import parse_seed, read_tree
@@ -44,11 +47,18 @@ def chaos(
         raise BadInput("--docker says where ranks run, found no --ranks; say for example --ranks 2 --docker")
     if ranks is not None and (faults is not None or engine != "assay"):
         raise BadInput("real ranks are struck by blows of their own, found --faults or --engine beside --ranks; leave them out")
+    link_kinds = link_kinds_of(faults, is_asked=connector)
+    if link_kinds and (ranks is not None or engine != "assay"):
+        raise BadInput(
+            "a connector storm has a store and engines of its own, found --ranks or --engine beside it; leave them out"
+        )
     number_of_seed = parse_seed(seed) if seed is not None else read_tree().seed
     budget_s = parse_duration(budget) if budget is not None else None if storms is not None else 300.0
     console = console_for(as_json)
-    outcome: StormsOutcome | RankStormsOutcome
-    if ranks is not None:
+    outcome: StormsOutcome | RankStormsOutcome | ConnectorStormsOutcome
+    if link_kinds:
+        outcome = run_connector_storms(number_of_seed, link_kinds, budget_s, storms, console)
+    elif ranks is not None:
         outcome = run_rank_storms(number_of_seed, ranks, docker, budget_s, storms, console)
     else:
         outcome = run_many(number_of_seed, kinds_of(faults, engine), budget_s, storms, console, engine=engine)

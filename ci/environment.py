@@ -17,7 +17,7 @@ _EXTRAS = {
     "model": ("torch", "triton", "gguf", "safetensors", "tokenizers"),
     "reference": ("torch", "transformers"),
     "connector": ("msgpack", "xxhash"),
-    "chaos": ("toxiproxy", "docker"),
+    "chaos": ("toxiproxy", "docker", "psutil"),
     "cluster": ("ray",),
 }
 _SHOWN = ("numpy", "scipy", "hypothesis", "pytest", "pytest-xdist")

@@ -296,7 +296,7 @@ def test_a_short_trace_runs_through_engine_and_models(run: Run, tmp_path: Path) 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ci.environment.find_spec", lambda _name: None)
     with pytest.raises(
-        BadInput, match=r"'chaos', but toxiproxy and docker is not installed; run pip install .*'assay\[chaos\]'"
+        BadInput, match=r"'chaos', but toxiproxy and docker and psutil is not installed; run pip install .*'assay\[chaos\]'"
     ):
         require_extra("chaos", "the storm")
 

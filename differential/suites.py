@@ -19,7 +19,16 @@ _EXTRAS = {
     "gguf": "model",
     "triton": "model",
     "transformers": "reference",
+    "msgpack": "connector",
+    "xxhash": "connector",
+    "toxiproxy": "chaos",
+    "requests": "chaos",
+    "h11": "chaos",
+    "psutil": "chaos",
 }
+_INSTALLED_WITH = dict.fromkeys(("model", "reference"), "model,reference") | dict.fromkeys(
+    ("connector", "chaos"), "connector,chaos"
+)
 
 
 def is_installed(extra: str) -> bool:
@@ -38,7 +47,7 @@ def with_extras(suite_id: str, module: str, function: str, context: SuiteContext
             raise
         why = (
             f"it needs the extra {_EXTRAS[package]!r}, found that {package} is not installed; "
-            "say pip install -c constraints.txt -e '.[model,reference]'"
+            f"say pip install -c constraints.txt -e '.[{_INSTALLED_WITH[_EXTRAS[package]]}]'"
         )
         return CheckResult(suite_id, Verdict.UNKNOWN, note=why)
 

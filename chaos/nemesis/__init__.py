@@ -5,23 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from chaos.faults import FaultKind
+from chaos.faults import Kind
 from chaos.nemesis import (
     aborts,
+    bandwidth,
     cache_resets,
     held_fences,
+    latency,
+    limit_data,
     lost_plans,
     priorities,
+    proxy_down,
     refused_blocks,
     refused_memory,
+    reset_peer,
     restarts,
     rollbacks,
+    slicer,
+    slow_close,
     stale_results,
+    store_frozen,
+    store_killed,
     stream_delays,
+    timeout,
 )
 from chaos.nemesis.base import Nemesis
+from chaos.nemesis.link_base import LinkNemesis
 
-__all__ = ["NEMESES", "Nemesis"]
+__all__ = ["LINK_NEMESES", "NEMESES", "LinkNemesis", "Nemesis"]
 
 _ALL = (
     stream_delays.NEMESIS,
@@ -36,4 +47,18 @@ _ALL = (
     aborts.NEMESIS,
     rollbacks.NEMESIS,
 )
-NEMESES: Final[Mapping[FaultKind, Nemesis]] = {nemesis.kind: nemesis for nemesis in _ALL}
+NEMESES: Final[Mapping[Kind, Nemesis]] = {nemesis.kind: nemesis for nemesis in _ALL}
+
+_OF_LINKS = (
+    latency.NEMESIS,
+    bandwidth.NEMESIS,
+    slow_close.NEMESIS,
+    timeout.NEMESIS,
+    reset_peer.NEMESIS,
+    slicer.NEMESIS,
+    limit_data.NEMESIS,
+    proxy_down.NEMESIS,
+    store_killed.NEMESIS,
+    store_frozen.NEMESIS,
+)
+LINK_NEMESES: Final[Mapping[Kind, LinkNemesis]] = {nemesis.kind: nemesis for nemesis in _OF_LINKS}

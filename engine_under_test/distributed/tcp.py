@@ -69,6 +69,11 @@ class TcpTransport:
     def is_congested(self) -> bool:
         return self._out_bytes > self.config.congested_bytes
 
+    @property
+    def is_inside_a_frame(self) -> bool:
+        """True while a part of a message has come and the rest has not."""
+        return self._is_connected and self._reader.is_inside_a_frame
+
     def poll(self) -> None:
         if self._is_ending:
             self.close(self.last_error)
@@ -147,7 +152,6 @@ class TcpTransport:
             return
         self._number += 1
         self._is_connected = True
-        self._retry_s = self.config.retry_s
         self._reader = FrameReader(self.config.message_bytes)
         self._writer = FrameWriter()
 
@@ -176,6 +180,7 @@ class TcpTransport:
                 self._is_ending, self.last_error = True, "the peer ended the connection"
                 return
             left -= len(data)
+            self._retry_s = self.config.retry_s  # somebody is there; a proxy connects to nobody as well
             self._reader.feed(data)
             while (message := self._reader.next_message()) is not None:
                 self._in.append(message)

@@ -1,0 +1,242 @@
+"""A connector storm: engines and a real store, faults on what lies between; then everything is healed, and drained.
+
+Owns the order: strike, operate, heal; heal everything; drain; audit. Real processes are not bit-for-bit repeatable: a seed
+draws the same plan and the same operations again, and the machine decides the rest. A fault that strikes alone is held until it
+has touched something, or for a while; what it did is read from the account, not from what was asked of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from chaos.connector_account import Account, Sight, Window
+from chaos.connector_audit import Auditor
+from chaos.connector_lab import CAPACITY_MIB, LEASE_S, Lab, open_lab
+from chaos.connector_traffic import BLOCK_BYTES, CONFIG, PATIENCE_S, KvTraffic, Traffic, is_of_time
+from chaos.faults import TOXICS, Fault, FaultPlan, LinkFault
+from chaos.nemesis import LINK_NEMESES
+from chaos.nemesis.link_base import Undo, way_of
+from properties.invariants.predicate import violation
+from properties.kv_end import KvViolation
+from properties.verdict import Violation
+
+_OP_S = 0.02  # of the engines' steps, for each operation
+_STEP_S = 0.002
+_HOLD_S = 4.0  # how long a fault that strikes alone waits for something to touch
+_DRAIN_S = max(CONFIG.load_deadline_s, CONFIG.store_deadline_s) + CONFIG.abort_grace_s + PATIENCE_S
+
+TrafficOf = Callable[[int, tuple[str, int], Account], Traffic]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorStorm:
+    seed: int
+    plan: FaultPlan
+
+    @property
+    def title(self) -> str:
+        return f"connectors#{self.seed:#x}: {self.plan.options}"
+
+
+@dataclass(slots=True)
+class ConnectorRun:
+    """``touched``: what each fault that struck alone did, by its words; 0 if it touched nothing."""
+
+    storm: ConnectorStorm
+    account: Account
+    proxies: str = ""  # embedded or real
+    num_ops: int = 0
+    num_turns: int = 0
+    took_s: float = 0.0
+    strikes: Counter[LinkFault] = field(default_factory=Counter)
+    touched: dict[str, int] = field(default_factory=dict)
+    reached: Counter[str] = field(default_factory=Counter)
+    evaluations: Counter[str] = field(default_factory=Counter)
+    violation: Violation | None = None
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        return self.account.facts()
+
+
+@dataclass(slots=True)
+class _Strike:
+    fault: Fault
+    undo: Undo
+    struck_s: float
+    begins_at: int  # place in the account
+    is_alone: bool
+
+
+class _Monotonic:
+    def now(self) -> float:
+        return time.monotonic()
+
+
+def run_connector_storm(storm: ConnectorStorm, environ: Mapping[str, str], traffic_of: TrafficOf = KvTraffic) -> ConnectorRun:
+    """RunnerError or BadInput if the processes can not be had; every other end is a run."""
+    account = Account(_Monotonic())
+    run = ConnectorRun(storm, account)
+    with open_lab(account, environ, storm.seed % 2**32) as lab:
+        run.proxies = str(lab.proxies.kind)
+        traffic = traffic_of(storm.seed, (lab.proxy.listen.host, lab.proxy.listen.port), account)
+        stage = _Stage(run, lab, traffic)
+        try:
+            stage.storm()
+            stage.heal_all()
+            stage.drain()
+        except KvViolation as found:
+            run.violation = found.violation
+        stage.sum_up()
+        traffic.hang_up()
+        run.violation = run.violation or stage.audit()
+        run.reached.update(lab.bytes_cut())
+        told = lab.store.end()
+        run.violation = run.violation or _judge_store(lab.store.said, told.get("faults", {}))
+    run.took_s = time.monotonic() - account.began_s
+    return run
+
+
+class _Stage:
+    """One run, from its first operation to its last."""
+
+    def __init__(self, run: ConnectorRun, lab: Lab, traffic: Traffic) -> None:
+        self.run = run
+        self.lab = lab
+        self.traffic = traffic
+        self.account = run.account
+        self._active: list[_Strike] = []
+        self._hang_ups = 0
+        self._hung_up_s = 0.0
+
+    # ---- the storm ----------------------------------------------------------------------------------------------------------
+
+    def storm(self) -> None:
+        faults = list(self.run.storm.plan.faults)
+        last = max((fault.at + fault.length for fault in faults), default=0)
+        for number in range(last + 1):
+            while faults and faults[0].at <= number:
+                self._strike(faults.pop(0))
+            self._operate()
+            for strike in [each for each in self._active if each.fault.at + each.fault.length <= number]:
+                self._heal(strike)
+
+    def _strike(self, fault: Fault) -> None:
+        if not self._active:
+            self._wait(lambda: self.traffic.is_connected)
+        nemesis = LINK_NEMESES[fault.kind]
+        is_alone = not self._active
+        for each in self._active:
+            each.is_alone = False
+        begins_at, struck_s = len(self.account.seen), self.account.clock.now()
+        self.account.note("fault", Sight.STRUCK, words=nemesis.words(fault))
+        self._active.append(_Strike(fault, nemesis.strike(fault, self.lab), struck_s, begins_at, is_alone))
+        self.run.strikes[LinkFault(fault.kind)] += 1
+
+    def _heal(self, strike: _Strike) -> None:
+        nemesis = LINK_NEMESES[strike.fault.kind]
+        if strike.is_alone:
+            self._wait(lambda: self._touched(strike) > 0)
+            name = strike.fault.kind.value + (f" {way_of(strike.fault)}" if strike.fault.kind in TOXICS else "")
+            self.run.touched.setdefault(f"{name}: {nemesis.evidence}", 0)
+            self.run.touched[f"{name}: {nemesis.evidence}"] += self._touched(strike)
+        self._active.remove(strike)
+        strike.undo()
+        self.account.note("fault", Sight.HEALED, words=nemesis.words(strike.fault))
+
+    def _touched(self, strike: _Strike) -> int:
+        now = self.account.clock.now()
+        waiting = (at_s for tap in self.traffic.taps for at_s in tap.waiting_since() if at_s >= strike.struck_s)
+        seen = tuple(self.account.seen[strike.begins_at :])
+        window = Window(strike.struck_s, now, seen, tuple(now - at_s for at_s in waiting))
+        return LINK_NEMESES[strike.fault.kind].touched(strike.fault, window)
+
+    def _wait(self, is_so: Callable[[], bool]) -> None:
+        """The workload goes on until then, but not for ever."""
+        ends = time.monotonic() + _HOLD_S
+        while not is_so() and time.monotonic() < ends:
+            self._operate()
+
+    def _operate(self) -> None:
+        self.run.num_ops += 1
+        self.traffic.act()
+        ends = time.monotonic() + _OP_S
+        self._turn()
+        while time.monotonic() < ends:
+            self._turn()
+
+    def _turn(self) -> None:
+        self.run.num_turns += 1
+        self.traffic.turn()
+        if self.lab.hang_ups > self._hang_ups:
+            self._hang_ups, self._hung_up_s = self.lab.hang_ups, self.account.clock.now()
+            self.traffic.hang_up()
+        self._look_at_the_store()
+        time.sleep(_STEP_S)
+
+    def _look_at_the_store(self) -> None:
+        if not self.lab.store.is_running:
+            found = f"it has ended: {self.lab.store.last_words()}"
+            raise KvViolation(violation("DI-3", "the store", found, "running until it is told to end"))
+        is_upstream = any(each.fault.kind is LinkFault.SLOW_CLOSE and each.fault.on for each in self._active)
+        if is_upstream and self.lab.store.num_connections() > sum(tap.connection is not None for tap in self.traffic.taps):
+            self.account.note("store", Sight.LINGERS, self.account.clock.now() - self._hung_up_s)
+
+    # ---- behind it ----------------------------------------------------------------------------------------------------------
+
+    def heal_all(self) -> None:
+        for strike in list(self._active):
+            strike.is_alone = False
+            self._heal(strike)
+        self.lab.proxies.heal_all()
+        self.account.note("fault", Sight.HEALED, words="everything")
+
+    def drain(self) -> None:
+        """Everything that was begun ends; then what must succeed does; then nothing is left."""
+        number = 0
+        self._until_idle()
+        while self.traffic.probe(number):
+            self._until_idle()
+            number += 1
+        self.traffic.end()
+
+    def _until_idle(self) -> None:
+        ends = time.monotonic() + _DRAIN_S
+        while not self.traffic.is_idle:
+            if time.monotonic() > ends:
+                self.traffic.end()  # says what is left
+                found = "engines without a connection, or with requests that wait"
+                raise KvViolation(violation("DI-5", "behind the storm", found, f"quiet within {_DRAIN_S:g} s"))
+            self._turn()
+
+    def sum_up(self) -> None:
+        run = self.run
+        run.reached.update(self.traffic.reached())
+        run.evaluations.update(self.traffic.evaluations)
+        seen = Counter(each.what for each in self.account.seen)
+        run.reached["connections reset"] = seen[Sight.RESET]
+        run.reached["connections ended by the other end"] = seen[Sight.ENDED]
+        run.reached["connections refused"] = seen[Sight.REFUSED]
+
+    def audit(self) -> Violation | None:
+        """What the store shows to whoever asks it directly."""
+        committed = {key for tap in self.traffic.taps for key in tap.committed}
+        spoken = {key for tap in self.traffic.taps for key in tap.spoken}
+        auditor = Auditor(("127.0.0.1", self.lab.store.port), self.account.clock)
+        found = auditor.audit(spoken, committed, (CAPACITY_MIB << 20) // BLOCK_BYTES, LEASE_S)
+        self.run.evaluations["DI-3"] += len(spoken)
+        self.run.reached["keys audited"] += len(spoken)
+        return found
+
+
+def _judge_store(said: str, faults: Mapping[str, int]) -> Violation | None:
+    """A store that nobody attacks has nothing to say on standard error, and ends no connection for what was said on it."""
+    if said.strip():
+        return violation("DI-3", "the store", f"it said {said.strip().splitlines()[-1]!r}", "nothing on standard error")
+    for reason in faults:
+        if not is_of_time(reason):
+            return violation("DI-3", "the store", f"it ended a connection: {reason}", "every word on it legal and whole")
+    return None

@@ -1,0 +1,108 @@
+"""The suite of connector storms: real engines' ends, a real store, a Toxiproxy between them, and faults of every kind.
+
+Owns sizes and floors. Real processes are not bit-for-bit repeatable, so this suite has no digests and nothing to shrink: what
+it finds comes with the account of what happened. A fault that touched nothing makes the run unknown. It needs a machine that
+may start processes and connect them over the loopback device, and the extras `connector` and `chaos`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from chaos.connector_storm import ConnectorRun, ConnectorStorm, run_connector_storm
+from chaos.faults import LinkFault, draw_link_plan
+from engine_under_test.errors import AssayError
+from properties.suite import CheckResult, Failure, Profile, SuiteContext
+from properties.verdict import Verdict
+
+SUITE_ID = "connectors"
+_NIGHTLY = 60
+_QUICK_KINDS = (LinkFault.LIMIT_DATA, LinkFault.PROXY_DOWN, LinkFault.BANDWIDTH, LinkFault.RESET_PEER, LinkFault.STORE_FROZEN)
+_FLOORS = {  # of one storm of profile pr
+    "loaded blocks": 20,
+    "stored blocks": 60,
+    "loads cut": 1,
+    "transfers aborted": 4,
+    "connections lost": 10,
+    "connections reset": 2,
+    "connections refused": 1,
+    "stores that ended over a later connection": 1,
+    "keys audited": 50,
+}
+
+
+def storms_of(profile: Profile, seed: int) -> Iterator[ConnectorStorm]:
+    """One with every kind in pr; at night many, of which each second one leaves kinds out; a small one for a hunt."""
+    if profile is Profile.QUICK:
+        yield ConnectorStorm(seed, draw_link_plan(seed, _QUICK_KINDS, num_together=3, is_every=True))
+    else:
+        for number in range(_NIGHTLY if profile is Profile.NIGHTLY else 1):
+            yield ConnectorStorm(seed + number, draw_link_plan(seed + number, is_every=number % 2 == 0))
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What was done and seen so far."""
+
+    examples: int = 0
+    ops: int = 0
+    reached: Counter[str] = field(default_factory=Counter)
+    evaluations: Counter[str] = field(default_factory=Counter)
+    missed: list[str] = field(default_factory=list)
+    kinds: set[str] = field(default_factory=set)
+
+    def add(self, run: ConnectorRun) -> None:
+        self.examples += 1
+        self.ops += run.num_ops
+        self.kinds.add(run.proxies)
+        self.reached.update(run.reached)
+        self.reached.update(run.touched)
+        self.reached.update({f"strikes of {kind}": count for kind, count in run.strikes.items()})
+        self.evaluations.update(run.evaluations)
+        self.missed += [f"{name}: never, in {run.storm.title}" for name, count in run.touched.items() if not count]
+
+
+def check_connectors(context: SuiteContext) -> CheckResult:
+    """Storms, up to the first violation."""
+    sums = _Sums()
+    storms = tuple(storms_of(context.profile, context.seed % 2**32))
+    failure: Failure | None = None
+    try:
+        for storm in storms:
+            if failure is None:
+                run = run_connector_storm(storm, os.environ)
+                sums.add(run)
+                failure = None if run.violation is None else failure_of(run)
+            context.progress(sums.examples, len(storms))
+    except AssayError as error:
+        return CheckResult(SUITE_ID, Verdict.UNKNOWN, note=f"no store or no proxy could be had here: {error}")
+    if context.profile is not Profile.QUICK:
+        every = sum(len(storm.plan.active) == len(LinkFault) for storm in storms)
+        floors = {name: floor * every for name, floor in _FLOORS.items()}
+        sums.missed += [
+            f"{name}: {sums.reached[name]} of {floor}" for name, floor in floors.items() if sums.reached[name] < floor
+        ]
+    missed = () if failure else tuple(sums.missed)
+    return CheckResult(
+        SUITE_ID,
+        Verdict.INVALID if failure else Verdict.UNKNOWN if missed else Verdict.VALID,
+        examples=sums.examples,
+        ops=sums.ops,
+        reached=dict(sorted(sums.reached.items())),
+        missed=missed,
+        invariants=dict(sums.evaluations),
+        failures=(failure,) if failure else (),
+        note=(
+            f"{sums.examples} storms on real processes, through {' and '.join(sorted(sums.kinds)) or 'no'} Toxiproxy, "
+            "not bit-for-bit repeatable"
+        ),
+    )
+
+
+def failure_of(run: ConnectorRun) -> Failure:
+    """A finding with the account of what happened; there is nothing to shrink."""
+    assert run.violation is not None  # asked only of a run that broke something
+    return Failure(replace(run.violation, facts=(*run.violation.facts, *run.facts)), f"{SUITE_ID}: {run.storm.title}")

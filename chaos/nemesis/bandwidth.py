@@ -1,0 +1,40 @@
+"""So many kilobytes pass in a second, and no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from chaos.connector_account import Sight, Window
+from chaos.faults import Fault, LinkFault
+from chaos.nemesis.link_base import LinkNemesis, Undo, of_strength, stream_of, way_of
+
+if TYPE_CHECKING:
+    from chaos.connector_lab import Lab
+
+_KB_PER_S = (120, 200, 300)
+
+
+def _words(fault: Fault) -> str:
+    return f"bandwidth {way_of(fault)} of {of_strength(fault, *_KB_PER_S)} kB/s"
+
+
+def _strike(fault: Fault, lab: Lab) -> Undo:
+    return lab.proxy.bandwidth(of_strength(fault, *_KB_PER_S), stream=stream_of(fault))
+
+
+def _touched(fault: Fault, window: Window) -> int:
+    """The first bytes pass at once, and so may a half of a transfer's two blocks."""
+    return window.slowed(Sight.SENT if fault.on else Sight.CAME, 2000 * of_strength(fault, *_KB_PER_S))
+
+
+NEMESIS: Final = LinkNemesis(
+    LinkFault.BANDWIDTH,
+    seam="toxic bandwidth",
+    heals="the toxic is removed",
+    observed="nothing: the same tokens, later",
+    watched_by=("DI-5", "DI-4"),
+    evidence="transfers at its pace",
+    words=_words,
+    strike=_strike,
+    touched=_touched,
+)

@@ -1,0 +1,40 @@
+"""A connection closes behind so many bytes, be it in the middle of a frame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from chaos.connector_account import Sight, Window
+from chaos.faults import Fault, LinkFault
+from chaos.nemesis.link_base import LinkNemesis, Undo, of_strength, stream_of, way_of
+
+if TYPE_CHECKING:
+    from chaos.connector_lab import Lab
+
+_BYTES = (300, 20_000, 50_000)
+
+
+def _words(fault: Fault) -> str:
+    return f"limit_data {way_of(fault)} of {of_strength(fault, *_BYTES)} bytes"
+
+
+def _strike(fault: Fault, lab: Lab) -> Undo:
+    return lab.proxy.limit_data(of_strength(fault, *_BYTES), stream=stream_of(fault))
+
+
+def _touched(_fault: Fault, window: Window) -> int:
+    """Connections that the proxy closed."""
+    return len(window.of(Sight.ENDED, Sight.RESET))
+
+
+NEMESIS: Final = LinkNemesis(
+    LinkFault.LIMIT_DATA,
+    seam="toxic limit_data",
+    heals="the toxic is removed",
+    observed="nothing: the same tokens, later",
+    watched_by=("DI-3", "DI-4"),
+    evidence="connections closed behind their last byte",
+    words=_words,
+    strike=_strike,
+    touched=_touched,
+)

@@ -1,0 +1,52 @@
+"""What a nemesis of connections is: how it strikes a real lab, how it is taken back, what shows that it touched anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chaos.connector_account import Window
+from chaos.faults import Fault, LinkFault
+
+if TYPE_CHECKING:
+    from chaos.connector_lab import Lab
+    from chaos.proxies import Stream
+
+Undo = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkNemesis:
+    """One kind of fault on connections. The words become docs/faults.md.
+
+    ``touched``: from what was seen behind the strike, how often it did what it is for; ``evidence`` names that. ``words``: the
+    strike in a person's words. The others are those of `Nemesis`.
+    """
+
+    kind: LinkFault
+    seam: str
+    heals: str
+    observed: str
+    watched_by: tuple[str, ...]
+    evidence: str
+    words: Callable[[Fault], str]
+    strike: Callable[[Fault, Lab], Undo]
+    touched: Callable[[Fault, Window], int]
+    modes: tuple[str, ...] = ("process",)
+
+
+def stream_of(fault: Fault) -> Stream:
+    """Which bytes a toxic works on."""
+    from chaos.proxies import Stream  # the library of Toxiproxy is an extra
+
+    return Stream.UPSTREAM if fault.on else Stream.DOWNSTREAM
+
+
+def way_of(fault: Fault) -> str:
+    return "upstream" if fault.on else "downstream"
+
+
+def of_strength(fault: Fault, *choices: int) -> int:
+    """The attribute that the number of the fault stands for."""
+    return choices[fault.k % len(choices)]

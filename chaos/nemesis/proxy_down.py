@@ -1,0 +1,37 @@
+"""The store can not be reached: connections close, new ones are refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from chaos.connector_account import Sight, Window
+from chaos.faults import Fault, LinkFault
+from chaos.nemesis.link_base import LinkNemesis, Undo
+
+if TYPE_CHECKING:
+    from chaos.connector_lab import Lab
+
+
+def _words(_fault: Fault) -> str:
+    return "the proxy is down"
+
+
+def _strike(_fault: Fault, lab: Lab) -> Undo:
+    return lab.proxy.down()
+
+
+def _touched(_fault: Fault, window: Window) -> int:
+    return len(window.of(Sight.REFUSED))
+
+
+NEMESIS: Final = LinkNemesis(
+    LinkFault.PROXY_DOWN,
+    seam="Toxiproxy: a proxy is disabled",
+    heals="the proxy is enabled",
+    observed="nothing: the same tokens, later",
+    watched_by=("DI-3", "DI-4"),
+    evidence="connections that were refused",
+    words=_words,
+    strike=_strike,
+    touched=_touched,
+)

@@ -1,0 +1,44 @@
+"""Data comes in small pieces, apart from each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from chaos.connector_account import Sight, Window
+from chaos.faults import Fault, LinkFault
+from chaos.nemesis.link_base import LinkNemesis, Undo, of_strength, stream_of, way_of
+
+if TYPE_CHECKING:
+    from chaos.connector_lab import Lab
+
+_BYTES = (400, 900, 1500)
+_DELAY_US = 4000
+
+
+def _words(fault: Fault) -> str:
+    return f"slicer {way_of(fault)} of {of_strength(fault, *_BYTES)} bytes, {_DELAY_US} µs apart"
+
+
+def _strike(fault: Fault, lab: Lab) -> Undo:
+    size = of_strength(fault, *_BYTES)
+    return lab.proxy.slicer(size, variation_bytes=size // 4, delay_us=_DELAY_US, stream=stream_of(fault))
+
+
+def _touched(fault: Fault, window: Window) -> int:
+    """A frame that came by halves; or, where only the store could see that, transfers at the pace of such pieces."""
+    if not fault.on:
+        return len(window.of(Sight.IN_PIECES))
+    return window.slowed(Sight.SENT, 2 * of_strength(fault, *_BYTES) * 1_000_000 / _DELAY_US)
+
+
+NEMESIS: Final = LinkNemesis(
+    LinkFault.SLICER,
+    seam="toxic slicer",
+    heals="the toxic is removed",
+    observed="nothing: the same tokens, later",
+    watched_by=("DI-5", "DI-3"),
+    evidence="frames in pieces, or transfers at the pace of pieces",
+    words=_words,
+    strike=_strike,
+    touched=_touched,
+)

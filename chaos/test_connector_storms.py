@@ -1,0 +1,160 @@
+"""Connector storms: plans as values, what an account shows, and small real storms that are clean or find what was planted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from chaos.connector_account import Account, Sight, Window
+from chaos.connector_storm import ConnectorRun, ConnectorStorm, run_connector_storm
+from chaos.connector_suite import check_connectors
+from chaos.connector_tap import Tap
+from chaos.faults import TOXICS, Fault, FaultPlan, LinkFault, draw_link_plan
+from chaos.nemesis import LINK_NEMESES
+from chaos.proxies import Proxies
+from engine_under_test.distributed.connector import Connector, Transfer
+from engine_under_test.distributed.protocol import Machine
+from engine_under_test.distributed.tcp import TcpTransport
+from properties.invariants.catalogue import CATALOGUE
+from properties.kv_world import HandClock
+from properties.suite import Profile, SuiteContext
+from properties.verdict import Verdict
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left(proxies: Proxies, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The server of this test process, which may have no other one; what a test started has ended with it."""
+    monkeypatch.setattr("chaos.connector_lab.open_proxies", lambda _environ, **_: contextlib.nullcontext(proxies))
+    before = {child.pid for child in psutil.Process().children()}
+    yield
+    assert {child.pid for child in psutil.Process().children()} <= before
+
+
+def test_a_plan_is_a_pure_function_of_its_seed_and_strikes_with_every_toxic_in_both_directions() -> None:
+    plan = draw_link_plan(7, is_every=True)
+    assert plan == draw_link_plan(7, is_every=True)
+    assert plan.active == tuple(LinkFault)
+    struck = {(fault.kind, fault.on) for fault in plan.faults}
+    assert {(kind, on) for kind in TOXICS for on in (False, True)} <= struck
+    assert {fault.kind for fault in plan.faults} == set(LinkFault)
+
+
+def test_over_many_seeds_every_pair_of_kinds_is_active_and_kinds_that_are_not_wanted_never() -> None:
+    plans = [draw_link_plan(seed) for seed in range(200)]
+    pairs = {(one, other) for plan in plans for one in plan.active for other in plan.active if one < other}
+    kinds = sorted(LinkFault)
+    assert pairs == {(one, other) for one in kinds for other in kinds if one < other}
+    few = draw_link_plan(1, (LinkFault.LATENCY, LinkFault.STORE_KILLED), is_every=True)
+    assert {fault.kind for fault in few.faults} == {LinkFault.LATENCY, LinkFault.STORE_KILLED}
+
+
+def test_every_kind_has_a_nemesis_with_a_heal_and_evidence_and_names_invariants_of_the_catalogue() -> None:
+    assert set(LINK_NEMESES) == set(LinkFault)
+    for kind, nemesis in LINK_NEMESES.items():
+        assert nemesis.heals
+        assert nemesis.evidence
+        assert nemesis.modes == ("process",)
+        assert set(nemesis.watched_by) <= set(CATALOGUE)
+        assert nemesis.words(Fault(kind, 0, k=1, on=True))
+
+
+@pytest.mark.parametrize("kind", list(LinkFault))
+def test_a_fault_that_touched_nothing_has_no_evidence(kind: LinkFault) -> None:
+    account = Account(HandClock())
+    for what in (Sight.CONNECTED, Sight.ACTED, Sight.TOLD, Sight.HUNG_UP, Sight.STARTED):
+        account.note("somebody", what)
+    account.note("engine", Sight.ANSWERED, 0.001)
+    account.note("engine", Sight.SENT, 1e8)
+    account.note("engine", Sight.CAME, 1e8)
+    for on in (False, True):
+        assert LINK_NEMESES[kind].touched(Fault(kind, 0, on=on), Window(0.0, 1.0, tuple(account.seen))) == 0
+
+
+def test_an_answer_to_what_was_asked_before_the_strike_is_no_evidence_of_a_delay() -> None:
+    clock = HandClock()
+    account = Account(clock)
+    clock.time = 5.0
+    account.note("engine", Sight.ANSWERED, 1.0)
+    assert Window(4.5, 5.0, tuple(account.seen)).late_answers(0.5) == 0
+    assert Window(4.0, 5.0, tuple(account.seen)).late_answers(0.5) == 1
+
+
+def storm(*faults: Fault, seed: int = 3) -> ConnectorRun:
+    active = tuple(dict.fromkeys(fault.kind for fault in faults))
+    return run_connector_storm(ConnectorStorm(seed, FaultPlan(seed, active, faults)), os.environ)
+
+
+CUT = (Fault(LinkFault.PROXY_DOWN, 8, 4), Fault(LinkFault.LIMIT_DATA, 16, 4, 1), Fault(LinkFault.LIMIT_DATA, 24, 4, 1, True))
+SLOWED = (Fault(LinkFault.BANDWIDTH, 8, 40, 0), Fault(LinkFault.BANDWIDTH, 8, 40, 0, True))
+
+
+def test_a_small_storm_is_valid_touches_traffic_and_leaves_an_account() -> None:
+    run = storm(*CUT)
+    assert run.violation is None, run.facts
+    assert all(run.touched.values())
+    assert len(run.touched) == 3
+    assert run.reached["connections lost"] >= 3
+    assert run.reached["loaded blocks"] > 0
+    assert run.reached["keys audited"] > 0
+    assert {"DI-3", "DI-4", "DI-5"} <= run.evaluations.keys()
+    lines = list(run.account.lines(storm=run.storm.title))
+    assert '"is_repeatable": false' in lines[0]
+    assert sum('"what": "struck"' in line for line in lines) == 3
+
+
+def _pins_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connector, "_unpin", lambda _self, transfer: setattr(transfer, "blocks", ()))
+
+
+def _stores_not_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Connector._tell
+
+    def tell(self: Connector, transfer: Transfer, message: object) -> None:
+        if message is transfer.opened and transfer.machine is Machine.STORE_SOURCE and self._connection != 1:
+            return
+        said(self, transfer, message)  # type: ignore[arg-type]  # as it came
+
+    monkeypatch.setattr(Connector, "_tell", tell)
+
+
+def _reader_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = TcpTransport._finish_to_connect
+
+    def finish(self: TcpTransport) -> None:
+        reader = self._reader
+        begun(self)
+        self._reader = reader
+
+    monkeypatch.setattr(TcpTransport, "_finish_to_connect", finish)
+
+
+PLANTS = {
+    "pins are lost at the end": (_pins_kept, CUT, "DI-3"),
+    "stores are not said again": (_stores_not_said_again, (*SLOWED, Fault(LinkFault.PROXY_DOWN, 20, 3)), "DI-3"),
+    "half a frame survives its connection": (_reader_kept, CUT, "DI-3"),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS.values(), ids=list(PLANTS))
+def test_what_was_planted_is_found(monkeypatch: pytest.MonkeyPatch, plant: tuple[object, tuple[Fault, ...], str]) -> None:
+    install, faults, invariant = plant
+    install(monkeypatch)  # type: ignore[operator]  # one of the functions above
+    run = storm(*faults)
+    assert run.violation is not None
+    assert run.violation.invariant == invariant
+
+
+def test_the_suite_says_so_when_a_fault_touched_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.connector_suite.storms_of", lambda _profile, seed: iter([ConnectorStorm(seed, IDLE)]))
+    monkeypatch.setattr("chaos.connector_storm._HOLD_S", 0.3)
+    monkeypatch.setattr(Tap, "waiting_since", lambda _tap: [])
+    found = check_connectors(SuiteContext(Profile.QUICK, 3))
+    assert found.verdict is Verdict.UNKNOWN
+    assert any("questions that it left unanswered: never" in missed for missed in found.missed)
+
+
+IDLE = FaultPlan(3, (LinkFault.STORE_FROZEN,), (Fault(LinkFault.STORE_FROZEN, 3, 1),))

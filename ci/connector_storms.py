@@ -1,0 +1,162 @@
+"""Connector storms through a Toxiproxy, each told in a line; of the first that breaks something the account is kept.
+
+Owns the words and the order of seeds. What a storm does stands in `chaos`. Real processes are not bit-for-bit repeatable: a
+seed draws the same plan and the same operations again, and the machine decides the rest, so nothing is shrunk.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from chaos.faults import FaultKind, LinkFault, draw_link_plan
+from ci.atomic import write_all
+from ci.codec import violation_to_json
+from ci.environment import require_extra
+from ci.report.write import shown_path
+from ci.tree import ROOT
+from engine_under_test.errors import AssayError, BadInput
+from properties.verdict import Verdict, Violation
+
+if TYPE_CHECKING:
+    from chaos.connector_storm import ConnectorRun
+
+_FOLDER = ROOT / "reports" / "chaos"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorStormsOutcome:
+    """``storms``: run to their end, the failing one included. ``untouched``: faults that struck alone and touched nothing.
+    ``account``: the file in which the failing one stands. ``proxies``: embedded or real."""
+
+    seed: int
+    storms: int
+    ops: int
+    strikes: int
+    untouched: tuple[str, ...]
+    proxies: str
+    failing: str
+    violation: Violation | None
+    account: str
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.violation is not None:
+            return Verdict.INVALID
+        return Verdict.VALID if self.strikes and not self.untouched else Verdict.UNKNOWN
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "verdict": self.verdict.value,
+            "seed": f"{self.seed:#x}",
+            "storms": self.storms,
+            "operations": self.ops,
+            "strikes": self.strikes,
+            "untouched": list(self.untouched),
+            "toxiproxy": self.proxies or None,
+            "is_repeatable": False,
+            "storm": self.failing or None,
+            "violation": violation_to_json(self.violation) if self.violation else None,
+            "account": self.account or None,
+        }
+
+
+def link_kinds_of(text: str | None, *, is_asked: bool) -> tuple[LinkFault, ...]:
+    """The kinds of faults on connections that "latency,store-killed" names; all of them if nothing was said and a connector
+    storm ``is_asked`` for; none if the text is of other kinds. Toxics may be written as Toxiproxy does, with an underscore."""
+    if text is None:
+        return tuple(LinkFault) if is_asked else ()
+    names = [name.strip().replace("_", "-") for name in text.split(",") if name.strip()]
+    known = tuple(kind for kind in LinkFault if kind in names)
+    if not known and not is_asked:
+        return ()
+    for name in names:
+        if name in [*FaultKind, "none"]:
+            raise BadInput(
+                f"faults on connections ({', '.join(LinkFault)}) strike real processes and all others simulated ones, found "
+                f"{name!r} in a connector storm; run them one after the other"
+            )
+        if name not in list(LinkFault):
+            near = difflib.get_close_matches(name, list(LinkFault), n=1)
+            told = f"did you mean {near[0]}?" if near else f"known are {', '.join(LinkFault)}"
+            raise BadInput(f"a connector storm takes kinds of docs/faults.md, found {name!r}; {told}")
+    if not names:
+        raise BadInput(f"--faults takes one kind or several, found {text!r}; say for example --faults latency,store-killed")
+    return known
+
+
+def run_connector_storms(
+    seed: int,
+    kinds: tuple[LinkFault, ...],
+    budget_s: float | None,
+    number: int | None,
+    console: Console,
+    now: Callable[[], float] = time.monotonic,
+) -> ConnectorStormsOutcome:
+    """Storms of rising seeds until the time is over, the number is reached, or something broke. BadInput if none can be run.
+    The first one has every kind; each later one draws which it leaves out."""
+    require_extra("connector", "a connector storm")
+    require_extra("chaos", "a connector storm")
+    from chaos.connector_storm import ConnectorStorm, run_connector_storm
+
+    ends = None if budget_s is None else now() + budget_s
+    storms = ops = strikes = 0
+    untouched: dict[str, None] = {}
+    run: ConnectorRun | None = None
+    try:
+        while (number is None or storms < number) and (ends is None or now() < ends):
+            plan = draw_link_plan(seed + storms, kinds, is_every=not storms)
+            run = run_connector_storm(ConnectorStorm(seed + storms, plan), os.environ)
+            storms += 1
+            ops += run.num_ops
+            strikes += run.strikes.total()
+            untouched.update(dict.fromkeys(name for name, count in run.touched.items() if not count))
+            _tell(run, console)
+            if run.violation is not None:
+                break
+    except AssayError as error:
+        raise BadInput(f"no connector storm could be had here: {error}") from error
+    found = None if run is None else run.violation
+    account = _keep(run, console) if run is not None and found is not None else ""
+    failing = run.storm.title if run is not None and found is not None else ""
+    proxies = run.proxies if run is not None else ""
+    outcome = ConnectorStormsOutcome(seed, storms, ops, strikes, tuple(untouched), proxies, failing, found, account)
+    told = f"{storms} connector storms, {strikes} strikes, {ops} operations, {proxies or 'no'} Toxiproxy, seed {seed:#x}"
+    console.print(f"{outcome.verdict.value.upper()}  {told}", markup=False, soft_wrap=True)
+    for name in untouched if found is None else ():
+        console.print(f"  touched nothing: {name}", markup=False, soft_wrap=True)
+    return outcome
+
+
+def _tell(run: ConnectorRun, console: Console) -> None:
+    """What the storm was, and what it really did."""
+    fate = "valid" if run.violation is None else f"INVALID {run.violation.invariant} {run.violation.name}"
+    console.print(f"{fate:<8} {run.storm.title} · {run.took_s:.1f} s", markup=False, soft_wrap=True)
+    for name, count in run.touched.items():
+        console.print(f"         {name}: {count}", markup=False, soft_wrap=True)
+    shown = ("loaded blocks", "loads cut", "stored blocks", "stores that ended over a later connection", "connections lost")
+    cut = [name for name in run.reached if name.startswith("bytes cut")]
+    totals = ", ".join(f"{name} {run.reached[name]}" for name in (*shown, *cut))
+    console.print(f"         {totals}", markup=False, soft_wrap=True)
+
+
+def _keep(run: ConnectorRun, console: Console) -> str:
+    """Says what broke, with the account; writes the whole of it, and names the file as it is shown."""
+    violation = run.violation
+    assert violation is not None  # asked only of a run that broke something
+    name = f"{violation.invariant}-connectors-{run.storm.seed:#x}.jsonl"
+    lines = run.account.lines(storm=run.storm.title, toxiproxy=run.proxies, violation=violation_to_json(violation))
+    write_all(_FOLDER, {name: "".join(f"{line}\n" for line in lines)})
+    shown = shown_path(_FOLDER / name)
+    console.print(f"\n{violation.invariant} {violation.sentence}", markup=False, soft_wrap=True)
+    for fact in (*violation.facts, *run.facts):
+        console.print(f"  {fact}", markup=False, soft_wrap=True)
+    console.print(f"  not repeatable bit for bit; its account: {shown}\n", markup=False, soft_wrap=True)
+    return shown
