@@ -90,9 +90,9 @@ class Auditor:
             before = self._connector.counters.stored_blocks
             keys = [b"audit %d %d" % (attempt, number) for number in range(capacity_blocks)]
             self._pages = {number: self.content(key) for number, key in enumerate(keys)}
-            for begin in range(0, capacity_blocks, _AT_ONCE):
-                part = range(begin, min(begin + _AT_ONCE, capacity_blocks))
-                self._connector.store([keys[number] for number in part], part)
+            self._connector.store(
+                keys, range(capacity_blocks)
+            )  # at once: what one transfer brings does not make room for itself
             if found := self._until(lambda: not self._connector.transfers, "an end of each store"):
                 return found
             stored = self._connector.counters.stored_blocks - before

@@ -16,16 +16,16 @@ from chaos.connector_account import Account, Sight, Window
 from chaos.connector_audit import Auditor
 from chaos.connector_lab import CAPACITY_MIB, LEASE_S, Lab, open_lab
 from chaos.connector_traffic import BLOCK_BYTES, CONFIG, PATIENCE_S, KvTraffic, Traffic, is_of_time
-from chaos.faults import TOXICS, Fault, FaultPlan, LinkFault
-from chaos.nemesis import LINK_NEMESES
-from chaos.nemesis.link_base import Undo, way_of
+from chaos.faults import TOXICS, ConnectionFault, Fault, FaultPlan
+from chaos.nemesis import CONNECTION_NEMESES
+from chaos.nemesis.connection_base import Undo, way_of
 from properties.invariants.predicate import violation
 from properties.kv_end import KvViolation
 from properties.verdict import Violation
 
 _OP_S = 0.02  # of the engines' steps, for each operation
 _STEP_S = 0.002
-_HOLD_S = 4.0  # how long a fault that strikes alone waits for something to touch
+_HOLD_S = 5.0  # how long a fault that strikes alone waits for something to touch
 _DRAIN_S = max(CONFIG.load_deadline_s, CONFIG.store_deadline_s) + CONFIG.abort_grace_s + PATIENCE_S
 
 TrafficOf = Callable[[int, tuple[str, int], Account], Traffic]
@@ -51,7 +51,7 @@ class ConnectorRun:
     num_ops: int = 0
     num_turns: int = 0
     took_s: float = 0.0
-    strikes: Counter[LinkFault] = field(default_factory=Counter)
+    strikes: Counter[ConnectionFault] = field(default_factory=Counter)
     touched: dict[str, int] = field(default_factory=dict)
     reached: Counter[str] = field(default_factory=Counter)
     evaluations: Counter[str] = field(default_factory=Counter)
@@ -127,17 +127,17 @@ class _Stage:
     def _strike(self, fault: Fault) -> None:
         if not self._active:
             self._wait(lambda: self.traffic.is_connected)
-        nemesis = LINK_NEMESES[fault.kind]
+        nemesis = CONNECTION_NEMESES[fault.kind]
         is_alone = not self._active
         for each in self._active:
             each.is_alone = False
         begins_at, struck_s = len(self.account.seen), self.account.clock.now()
         self.account.note("fault", Sight.STRUCK, words=nemesis.words(fault))
         self._active.append(_Strike(fault, nemesis.strike(fault, self.lab), struck_s, begins_at, is_alone))
-        self.run.strikes[LinkFault(fault.kind)] += 1
+        self.run.strikes[ConnectionFault(fault.kind)] += 1
 
     def _heal(self, strike: _Strike) -> None:
-        nemesis = LINK_NEMESES[strike.fault.kind]
+        nemesis = CONNECTION_NEMESES[strike.fault.kind]
         if strike.is_alone:
             self._wait(lambda: self._touched(strike) > 0)
             name = strike.fault.kind.value + (f" {way_of(strike.fault)}" if strike.fault.kind in TOXICS else "")
@@ -152,7 +152,7 @@ class _Stage:
         waiting = (at_s for tap in self.traffic.taps for at_s in tap.waiting_since() if at_s >= strike.struck_s)
         seen = tuple(self.account.seen[strike.begins_at :])
         window = Window(strike.struck_s, now, seen, tuple(now - at_s for at_s in waiting))
-        return LINK_NEMESES[strike.fault.kind].touched(strike.fault, window)
+        return CONNECTION_NEMESES[strike.fault.kind].touched(strike.fault, window)
 
     def _wait(self, is_so: Callable[[], bool]) -> None:
         """The workload goes on until then, but not for ever."""
@@ -181,7 +181,7 @@ class _Stage:
         if not self.lab.store.is_running:
             found = f"it has ended: {self.lab.store.last_words()}"
             raise KvViolation(violation("DI-3", "the store", found, "running until it is told to end"))
-        is_upstream = any(each.fault.kind is LinkFault.SLOW_CLOSE and each.fault.on for each in self._active)
+        is_upstream = any(each.fault.kind is ConnectionFault.SLOW_CLOSE and each.fault.on for each in self._active)
         if is_upstream and self.lab.store.num_connections() > sum(tap.connection is not None for tap in self.traffic.taps):
             self.account.note("store", Sight.LINGERS, self.account.clock.now() - self._hung_up_s)
 

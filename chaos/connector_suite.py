@@ -13,14 +13,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from chaos.connector_storm import ConnectorRun, ConnectorStorm, run_connector_storm
-from chaos.faults import LinkFault, draw_link_plan
+from chaos.faults import ConnectionFault, draw_connection_plan
 from engine_under_test.errors import AssayError
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
 from properties.verdict import Verdict
 
 SUITE_ID = "connectors"
 _NIGHTLY = 60
-_QUICK_KINDS = (LinkFault.LIMIT_DATA, LinkFault.PROXY_DOWN, LinkFault.BANDWIDTH, LinkFault.RESET_PEER, LinkFault.STORE_FROZEN)
+_QUICK_KINDS = (
+    ConnectionFault.LIMIT_DATA,
+    ConnectionFault.PROXY_DOWN,
+    ConnectionFault.BANDWIDTH,
+    ConnectionFault.RESET_PEER,
+    ConnectionFault.STORE_FROZEN,
+)
 _FLOORS = {  # of one storm of profile pr
     "loaded blocks": 20,
     "stored blocks": 60,
@@ -37,10 +43,10 @@ _FLOORS = {  # of one storm of profile pr
 def storms_of(profile: Profile, seed: int) -> Iterator[ConnectorStorm]:
     """One with every kind in pr; at night many, of which each second one leaves kinds out; a small one for a hunt."""
     if profile is Profile.QUICK:
-        yield ConnectorStorm(seed, draw_link_plan(seed, _QUICK_KINDS, num_together=3, is_every=True))
+        yield ConnectorStorm(seed, draw_connection_plan(seed, _QUICK_KINDS, num_together=3, is_every=True))
     else:
         for number in range(_NIGHTLY if profile is Profile.NIGHTLY else 1):
-            yield ConnectorStorm(seed + number, draw_link_plan(seed + number, is_every=number % 2 == 0))
+            yield ConnectorStorm(seed + number, draw_connection_plan(seed + number, is_every=number % 2 == 0))
 
 
 @dataclass(slots=True)
@@ -80,7 +86,7 @@ def check_connectors(context: SuiteContext) -> CheckResult:
     except AssayError as error:
         return CheckResult(SUITE_ID, Verdict.UNKNOWN, note=f"no store or no proxy could be had here: {error}")
     if context.profile is not Profile.QUICK:
-        every = sum(len(storm.plan.active) == len(LinkFault) for storm in storms)
+        every = sum(len(storm.plan.active) == len(ConnectionFault) for storm in storms)
         floors = {name: floor * every for name, floor in _FLOORS.items()}
         sums.missed += [
             f"{name}: {sums.reached[name]} of {floor}" for name, floor in floors.items() if sums.reached[name] < floor

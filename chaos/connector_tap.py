@@ -46,6 +46,7 @@ class Tap:
         self.said_again: set[int] = set()  # stores that were acknowledged over a later connection than their first
         self._first_told: dict[int, int] = {}
         self._connection: int | None = None
+        self._greeted_s: float | None = None  # while the greeting has no answer
 
     # ---- Transport --------------------------------------------------------------------------------------------------------
 
@@ -87,8 +88,9 @@ class Tap:
     # ---- what is known ------------------------------------------------------------------------------------------------------
 
     def waiting_since(self) -> list[float]:
-        """When each question was asked that has no answer yet."""
-        return [each.asked_s for each in self.transfers.values() if not each.is_answered]
+        """When each question was asked that has no answer yet, the greeting included."""
+        greeted = [] if self._greeted_s is None else [self._greeted_s]
+        return greeted + [each.asked_s for each in self.transfers.values() if not each.is_answered]
 
     def may_still_write(self) -> list[int]:
         """Loads with credit whose last word was not heard."""
@@ -114,10 +116,11 @@ class Tap:
             self._forget()
         if now is not None:
             self._connection = now
+            self._greeted_s = self.account.clock.now()
             self.account.note(self.who, Sight.CONNECTED)
 
     def _forget(self) -> None:
-        self._connection = None
+        self._connection = self._greeted_s = None
         self.transfers.clear()
 
     def _say(self, message: m.Message) -> None:
@@ -138,6 +141,7 @@ class Tap:
                 self.committed.update(heard.opened.keys)
 
     def _hear(self, message: m.Message) -> None:
+        self._greeted_s = None
         if isinstance(message, m.Welcome):
             if message.store not in self.stores:
                 self.stores.append(message.store)

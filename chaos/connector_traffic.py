@@ -71,6 +71,14 @@ def _shown(found: object, expected: object) -> tuple[object, object]:
     return one, other
 
 
+def tapped(who: str, address: tuple[str, int], account: Account) -> Tap:
+    """An engine's end of a connection; little buffers, so that frames leave in pieces and bulk data has to wait."""
+    config = TcpConfig(
+        *address, congested_bytes=4 * BLOCK_BYTES, kernel_bytes=8 << 10, retry_s=0.02, retry_most_s=0.2, connect_s=1.0
+    )
+    return Tap(TcpTransport(config, account.clock), who, account)
+
+
 class Traffic(Protocol):
     """Engines and their users, as the storm drives them. Each verb raises KvViolation as soon as something does not hold."""
 
@@ -113,8 +121,7 @@ class LinkEnd(KvEnd):
         super().__init__(_NUM_BLOCKS, BLOCK_BYTES, content_of)
         self.who = who
         self.promised_s = CONFIG.load_deadline_s + PATIENCE_S
-        transport = TcpTransport(TcpConfig(*address, retry_s=0.02, retry_most_s=0.2, connect_s=1.0), account.clock)
-        self.tap = Tap(transport, who, account)
+        self.tap = tapped(who, address, account)
         self.connector = Connector(CONFIG, self, self.tap, account.clock, hashlib.sha256(who.encode()).digest()[:16])
         self._began: dict[str, float] = {}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from chaos.nemesis import LINK_NEMESES, NEMESES, LinkNemesis, Nemesis
+from chaos.nemesis import CONNECTION_NEMESES, NEMESES, ConnectionNemesis, Nemesis
 from chaos.rank_strikes import MEANINGS, NOTICED
 from engine_under_test.distributed.rank_messages import RankPhase
 
@@ -30,11 +30,11 @@ def lines() -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for kind, nemesis in NEMESES.items():
         yield _row(kind.value, nemesis)
-    yield from _links()
+    yield from _connections()
     yield from _blows()
 
 
-def _row(kind: str, nemesis: Nemesis | LinkNemesis) -> str:
+def _row(kind: str, nemesis: Nemesis | ConnectionNemesis) -> str:
     module = sys.modules[f"chaos.nemesis.{kind.replace('-', '_')}"]
     what = " ".join((module.__doc__ or "").split())
     row = (
@@ -49,7 +49,7 @@ def _row(kind: str, nemesis: Nemesis | LinkNemesis) -> str:
     return f"| {' | '.join(row)} |"
 
 
-def _links() -> Iterator[str]:
+def _connections() -> Iterator[str]:
     """What befalls a real store and the connections to it."""
     yield from ("", "## Connections", "")
     yield "`assay chaos --connector` and the suite `connectors` run a real `assay kv-store` behind a Toxiproxy"
@@ -62,7 +62,7 @@ def _links() -> Iterator[str]:
     yield ""
     yield "| kind | what happens | seam | heals | users may see | most likely noticed by | real where | counted by |"
     yield "|---|---|---|---|---|---|---|---|"
-    for kind, nemesis in LINK_NEMESES.items():
+    for kind, nemesis in CONNECTION_NEMESES.items():
         yield f"{_row(kind.value, nemesis)} {nemesis.evidence} |"
 
 

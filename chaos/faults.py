@@ -28,7 +28,7 @@ class FaultKind(StrEnum):
     ROLLBACKS = "rollbacks"
 
 
-class LinkFault(StrEnum):
+class ConnectionFault(StrEnum):
     """Everything that a connector storm can do to a real store and to connections to it. One file of `chaos.nemesis` each."""
 
     LATENCY = "latency"
@@ -43,8 +43,8 @@ class LinkFault(StrEnum):
     STORE_FROZEN = "store-frozen"
 
 
-Kind = FaultKind | LinkFault
-TOXICS = tuple(LinkFault)[:7]
+Kind = FaultKind | ConnectionFault
+TOXICS = tuple(ConnectionFault)[:7]
 OF_THE_SCHEDULE = (FaultKind.STREAM_DELAYS, FaultKind.PRIORITIES)  # they last as long as the storm; at most one of them
 
 
@@ -105,14 +105,14 @@ def _draw_fault(chance: Random, kinds: Sequence[FaultKind], num_ops: int) -> Fau
     )
 
 
-def draw_link_plan(
-    seed: int, kinds: Collection[LinkFault] = tuple(LinkFault), *, num_together: int = 8, is_every: bool = False
+def draw_connection_plan(
+    seed: int, kinds: Collection[ConnectionFault] = tuple(ConnectionFault), *, num_together: int = 8, is_every: bool = False
 ) -> FaultPlan:
     """A plan for real connections. First each active kind strikes alone, a toxic in both directions, so that what it did can be
     told from what others do; then ``num_together`` strikes fall as they come. ``is_every``: all of `kinds` are active."""
     chance = Random(f"links/{seed}")
-    active = tuple(kind for kind in LinkFault if (chance.random() < 0.5 or is_every) and kind in kinds)
-    active = active or tuple(kind for kind in LinkFault if kind in kinds)[:1]
+    active = tuple(kind for kind in ConnectionFault if (chance.random() < 0.5 or is_every) and kind in kinds)
+    active = active or tuple(kind for kind in ConnectionFault if kind in kinds)[:1]
     alone = [(kind, on) for kind in active for on in ((False, True) if kind in TOXICS else (False,))]
     chance.shuffle(alone)
     faults: list[Fault] = []
@@ -122,12 +122,12 @@ def draw_link_plan(
         faults.append(Fault(kind, at, length, chance.randrange(6), on))
         at += length + 3
     begins = at + 3
-    restarts = LinkFault.STORE_KILLED  # takes a second each, so that one of them is enough
+    restarts = ConnectionFault.STORE_KILLED  # takes a second each, so that one of them is enough
     others = [each for each in active if each is not restarts]
     for _ in range(num_together if others else 0):
         kind = chance.choice(others)
         place = begins + chance.randrange(5 * num_together)
-        is_up = chance.random() < 0.5 or kind is LinkFault.SLOW_CLOSE  # downstream the store is killed too
+        is_up = chance.random() < 0.5 or kind is ConnectionFault.SLOW_CLOSE  # downstream the store is killed too
         faults.append(Fault(kind, place, chance.choice((1, 3, 8, 15)), chance.randrange(6), is_up))
     if restarts in active:
         faults.append(Fault(restarts, begins + chance.randrange(5 * num_together), 8))

@@ -13,8 +13,8 @@ from chaos.connector_account import Account, Sight, Window
 from chaos.connector_storm import ConnectorRun, ConnectorStorm, run_connector_storm
 from chaos.connector_suite import check_connectors
 from chaos.connector_tap import Tap
-from chaos.faults import TOXICS, Fault, FaultPlan, LinkFault, draw_link_plan
-from chaos.nemesis import LINK_NEMESES
+from chaos.faults import TOXICS, ConnectionFault, Fault, FaultPlan, draw_connection_plan
+from chaos.nemesis import CONNECTION_NEMESES
 from chaos.proxies import Proxies
 from engine_under_test.distributed.connector import Connector, Transfer
 from engine_under_test.distributed.protocol import Machine
@@ -35,26 +35,26 @@ def no_process_is_left(proxies: Proxies, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_a_plan_is_a_pure_function_of_its_seed_and_strikes_with_every_toxic_in_both_directions() -> None:
-    plan = draw_link_plan(7, is_every=True)
-    assert plan == draw_link_plan(7, is_every=True)
-    assert plan.active == tuple(LinkFault)
+    plan = draw_connection_plan(7, is_every=True)
+    assert plan == draw_connection_plan(7, is_every=True)
+    assert plan.active == tuple(ConnectionFault)
     struck = {(fault.kind, fault.on) for fault in plan.faults}
     assert {(kind, on) for kind in TOXICS for on in (False, True)} <= struck
-    assert {fault.kind for fault in plan.faults} == set(LinkFault)
+    assert {fault.kind for fault in plan.faults} == set(ConnectionFault)
 
 
 def test_over_many_seeds_every_pair_of_kinds_is_active_and_kinds_that_are_not_wanted_never() -> None:
-    plans = [draw_link_plan(seed) for seed in range(200)]
+    plans = [draw_connection_plan(seed) for seed in range(200)]
     pairs = {(one, other) for plan in plans for one in plan.active for other in plan.active if one < other}
-    kinds = sorted(LinkFault)
+    kinds = sorted(ConnectionFault)
     assert pairs == {(one, other) for one in kinds for other in kinds if one < other}
-    few = draw_link_plan(1, (LinkFault.LATENCY, LinkFault.STORE_KILLED), is_every=True)
-    assert {fault.kind for fault in few.faults} == {LinkFault.LATENCY, LinkFault.STORE_KILLED}
+    few = draw_connection_plan(1, (ConnectionFault.LATENCY, ConnectionFault.STORE_KILLED), is_every=True)
+    assert {fault.kind for fault in few.faults} == {ConnectionFault.LATENCY, ConnectionFault.STORE_KILLED}
 
 
 def test_every_kind_has_a_nemesis_with_a_heal_and_evidence_and_names_invariants_of_the_catalogue() -> None:
-    assert set(LINK_NEMESES) == set(LinkFault)
-    for kind, nemesis in LINK_NEMESES.items():
+    assert set(CONNECTION_NEMESES) == set(ConnectionFault)
+    for kind, nemesis in CONNECTION_NEMESES.items():
         assert nemesis.heals
         assert nemesis.evidence
         assert nemesis.modes == ("process",)
@@ -62,8 +62,8 @@ def test_every_kind_has_a_nemesis_with_a_heal_and_evidence_and_names_invariants_
         assert nemesis.words(Fault(kind, 0, k=1, on=True))
 
 
-@pytest.mark.parametrize("kind", list(LinkFault))
-def test_a_fault_that_touched_nothing_has_no_evidence(kind: LinkFault) -> None:
+@pytest.mark.parametrize("kind", list(ConnectionFault))
+def test_a_fault_that_touched_nothing_has_no_evidence(kind: ConnectionFault) -> None:
     account = Account(HandClock())
     for what in (Sight.CONNECTED, Sight.ACTED, Sight.TOLD, Sight.HUNG_UP, Sight.STARTED):
         account.note("somebody", what)
@@ -71,7 +71,7 @@ def test_a_fault_that_touched_nothing_has_no_evidence(kind: LinkFault) -> None:
     account.note("engine", Sight.SENT, 1e8)
     account.note("engine", Sight.CAME, 1e8)
     for on in (False, True):
-        assert LINK_NEMESES[kind].touched(Fault(kind, 0, on=on), Window(0.0, 1.0, tuple(account.seen))) == 0
+        assert CONNECTION_NEMESES[kind].touched(Fault(kind, 0, on=on), Window(0.0, 1.0, tuple(account.seen))) == 0
 
 
 def test_an_answer_to_what_was_asked_before_the_strike_is_no_evidence_of_a_delay() -> None:
@@ -88,8 +88,12 @@ def storm(*faults: Fault, seed: int = 3) -> ConnectorRun:
     return run_connector_storm(ConnectorStorm(seed, FaultPlan(seed, active, faults)), os.environ)
 
 
-CUT = (Fault(LinkFault.PROXY_DOWN, 8, 4), Fault(LinkFault.LIMIT_DATA, 16, 4, 1), Fault(LinkFault.LIMIT_DATA, 24, 4, 1, True))
-SLOWED = (Fault(LinkFault.BANDWIDTH, 8, 40, 0), Fault(LinkFault.BANDWIDTH, 8, 40, 0, True))
+CUT = (
+    Fault(ConnectionFault.PROXY_DOWN, 8, 4),
+    Fault(ConnectionFault.LIMIT_DATA, 16, 4, 1),
+    Fault(ConnectionFault.LIMIT_DATA, 24, 4, 1, True),
+)
+SLOWED = (Fault(ConnectionFault.BANDWIDTH, 8, 40, 0), Fault(ConnectionFault.BANDWIDTH, 8, 40, 0, True))
 
 
 def test_a_small_storm_is_valid_touches_traffic_and_leaves_an_account() -> None:
@@ -134,7 +138,7 @@ def _reader_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PLANTS = {
     "pins are lost at the end": (_pins_kept, CUT, "DI-3"),
-    "stores are not said again": (_stores_not_said_again, (*SLOWED, Fault(LinkFault.PROXY_DOWN, 20, 3)), "DI-3"),
+    "stores are not said again": (_stores_not_said_again, (*SLOWED, Fault(ConnectionFault.PROXY_DOWN, 20, 3)), "DI-3"),
     "half a frame survives its connection": (_reader_kept, CUT, "DI-3"),
 }
 
@@ -157,4 +161,4 @@ def test_the_suite_says_so_when_a_fault_touched_nothing(monkeypatch: pytest.Monk
     assert any("questions that it left unanswered: never" in missed for missed in found.missed)
 
 
-IDLE = FaultPlan(3, (LinkFault.STORE_FROZEN,), (Fault(LinkFault.STORE_FROZEN, 3, 1),))
+IDLE = FaultPlan(3, (ConnectionFault.STORE_FROZEN,), (Fault(ConnectionFault.STORE_FROZEN, 3, 1),))

@@ -35,7 +35,7 @@ def chaos(
 ) -> None:
     """Storms of faults against the engine in simulated time: safety while they last, liveness when all is healed."""
     from ci.cli import console_for, parse_duration
-    from ci.connector_storms import ConnectorStormsOutcome, link_kinds_of, run_connector_storms
+    from ci.connector_storms import ConnectorStormsOutcome, connection_kinds_of, run_connector_storms
     from ci.rank_storms import RankStormsOutcome, run_rank_storms
     from ci.storms import StormsOutcome, kinds_of, run_many
     from ci.tree import parse_seed, read_tree
@@ -47,8 +47,8 @@ def chaos(
         raise BadInput("--docker says where ranks run, found no --ranks; say for example --ranks 2 --docker")
     if ranks is not None and (faults is not None or engine != "assay"):
         raise BadInput("real ranks are struck by blows of their own, found --faults or --engine beside --ranks; leave them out")
-    link_kinds = link_kinds_of(faults, is_asked=connector)
-    if link_kinds and (ranks is not None or engine != "assay"):
+    connection_kinds = connection_kinds_of(faults, is_asked=connector)
+    if connection_kinds and (ranks is not None or engine != "assay"):
         raise BadInput(
             "a connector storm has a store and engines of its own, found --ranks or --engine beside it; leave them out"
         )
@@ -56,8 +56,8 @@ def chaos(
     budget_s = parse_duration(budget) if budget is not None else None if storms is not None else 300.0
     console = console_for(as_json)
     outcome: StormsOutcome | RankStormsOutcome | ConnectorStormsOutcome
-    if link_kinds:
-        outcome = run_connector_storms(number_of_seed, link_kinds, budget_s, storms, console)
+    if connection_kinds:
+        outcome = run_connector_storms(number_of_seed, connection_kinds, budget_s, storms, console)
     elif ranks is not None:
         outcome = run_rank_storms(number_of_seed, ranks, docker, budget_s, storms, console)
     else:

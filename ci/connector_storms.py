@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from chaos.faults import FaultKind, LinkFault, draw_link_plan
+from chaos.faults import ConnectionFault, FaultKind, draw_connection_plan
 from ci.atomic import write_all
 from ci.codec import violation_to_json
 from ci.environment import require_extra
@@ -68,24 +68,24 @@ class ConnectorStormsOutcome:
         }
 
 
-def link_kinds_of(text: str | None, *, is_asked: bool) -> tuple[LinkFault, ...]:
+def connection_kinds_of(text: str | None, *, is_asked: bool) -> tuple[ConnectionFault, ...]:
     """The kinds of faults on connections that "latency,store-killed" names; all of them if nothing was said and a connector
     storm ``is_asked`` for; none if the text is of other kinds. Toxics may be written as Toxiproxy does, with an underscore."""
     if text is None:
-        return tuple(LinkFault) if is_asked else ()
+        return tuple(ConnectionFault) if is_asked else ()
     names = [name.strip().replace("_", "-") for name in text.split(",") if name.strip()]
-    known = tuple(kind for kind in LinkFault if kind in names)
+    known = tuple(kind for kind in ConnectionFault if kind in names)
     if not known and not is_asked:
         return ()
     for name in names:
         if name in [*FaultKind, "none"]:
             raise BadInput(
-                f"faults on connections ({', '.join(LinkFault)}) strike real processes and all others simulated ones, found "
-                f"{name!r} in a connector storm; run them one after the other"
+                f"faults on connections ({', '.join(ConnectionFault)}) strike real processes and all others simulated ones, "
+                f"found {name!r} in a connector storm; run them one after the other"
             )
-        if name not in list(LinkFault):
-            near = difflib.get_close_matches(name, list(LinkFault), n=1)
-            told = f"did you mean {near[0]}?" if near else f"known are {', '.join(LinkFault)}"
+        if name not in list(ConnectionFault):
+            near = difflib.get_close_matches(name, list(ConnectionFault), n=1)
+            told = f"did you mean {near[0]}?" if near else f"known are {', '.join(ConnectionFault)}"
             raise BadInput(f"a connector storm takes kinds of docs/faults.md, found {name!r}; {told}")
     if not names:
         raise BadInput(f"--faults takes one kind or several, found {text!r}; say for example --faults latency,store-killed")
@@ -94,7 +94,7 @@ def link_kinds_of(text: str | None, *, is_asked: bool) -> tuple[LinkFault, ...]:
 
 def run_connector_storms(
     seed: int,
-    kinds: tuple[LinkFault, ...],
+    kinds: tuple[ConnectionFault, ...],
     budget_s: float | None,
     number: int | None,
     console: Console,
@@ -112,7 +112,7 @@ def run_connector_storms(
     run: ConnectorRun | None = None
     try:
         while (number is None or storms < number) and (ends is None or now() < ends):
-            plan = draw_link_plan(seed + storms, kinds, is_every=not storms)
+            plan = draw_connection_plan(seed + storms, kinds, is_every=not storms)
             run = run_connector_storm(ConnectorStorm(seed + storms, plan), os.environ)
             storms += 1
             ops += run.num_ops

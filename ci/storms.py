@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from chaos.faults import FaultKind, LinkFault
+from chaos.faults import ConnectionFault, FaultKind
 from chaos.run import SHRINK_S, failure_of, run_storm
 from chaos.storm import KINDS_OF_OTHERS, OUR_ENGINE, draw_storm
 from ci.atomic import write_all
@@ -77,8 +77,8 @@ def _kinds_of(text: str | None) -> tuple[FaultKind, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in [*FaultKind, "none"]:
-            near = difflib.get_close_matches(name, [*FaultKind, *LinkFault], n=1)
-            known = f"did you mean {near[0]}?" if near else f"known are {', '.join((*FaultKind, *LinkFault))}"
+            near = difflib.get_close_matches(name, [*FaultKind, *ConnectionFault], n=1)
+            known = f"did you mean {near[0]}?" if near else f"known are {', '.join((*FaultKind, *ConnectionFault))}"
             raise BadInput(f"--faults takes kinds of docs/faults.md or none, found {name!r}; {known}")
     if not names or ("none" in names and len(names) > 1):
         raise BadInput(f"--faults takes one kind or several, or none alone, found {text!r}; say for example --faults aborts")

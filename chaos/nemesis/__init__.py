@@ -30,9 +30,9 @@ from chaos.nemesis import (
     timeout,
 )
 from chaos.nemesis.base import Nemesis
-from chaos.nemesis.link_base import LinkNemesis
+from chaos.nemesis.connection_base import ConnectionNemesis
 
-__all__ = ["LINK_NEMESES", "NEMESES", "LinkNemesis", "Nemesis"]
+__all__ = ["CONNECTION_NEMESES", "NEMESES", "ConnectionNemesis", "Nemesis"]
 
 _ALL = (
     stream_delays.NEMESIS,
@@ -49,7 +49,7 @@ _ALL = (
 )
 NEMESES: Final[Mapping[Kind, Nemesis]] = {nemesis.kind: nemesis for nemesis in _ALL}
 
-_OF_LINKS = (
+_OF_CONNECTIONS = (
     latency.NEMESIS,
     bandwidth.NEMESIS,
     slow_close.NEMESIS,
@@ -61,4 +61,4 @@ _OF_LINKS = (
     store_killed.NEMESIS,
     store_frozen.NEMESIS,
 )
-LINK_NEMESES: Final[Mapping[Kind, LinkNemesis]] = {nemesis.kind: nemesis for nemesis in _OF_LINKS}
+CONNECTION_NEMESES: Final[Mapping[Kind, ConnectionNemesis]] = {nemesis.kind: nemesis for nemesis in _OF_CONNECTIONS}

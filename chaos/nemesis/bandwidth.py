@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Sight, Window
-from chaos.faults import Fault, LinkFault
-from chaos.nemesis.link_base import LinkNemesis, Undo, of_strength, stream_of, way_of
+from chaos.faults import ConnectionFault, Fault
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength, stream_of, way_of
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
 
-_KB_PER_S = (120, 200, 300)
+_KB_PER_S = (300, 500, 800)
 
 
 def _words(fault: Fault) -> str:
@@ -27,8 +27,8 @@ def _touched(fault: Fault, window: Window) -> int:
     return window.slowed(Sight.SENT if fault.on else Sight.CAME, 2000 * of_strength(fault, *_KB_PER_S))
 
 
-NEMESIS: Final = LinkNemesis(
-    LinkFault.BANDWIDTH,
+NEMESIS: Final = ConnectionNemesis(
+    ConnectionFault.BANDWIDTH,
     seam="toxic bandwidth",
     heals="the toxic is removed",
     observed="nothing: the same tokens, later",

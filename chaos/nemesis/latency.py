@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Window
-from chaos.faults import Fault, LinkFault
-from chaos.nemesis.link_base import LinkNemesis, Undo, of_strength, stream_of, way_of
+from chaos.faults import ConnectionFault, Fault
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength, stream_of, way_of
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
@@ -28,8 +28,8 @@ def _touched(fault: Fault, window: Window) -> int:
     return window.late_answers(of_strength(fault, *_MS) / 2000)
 
 
-NEMESIS: Final = LinkNemesis(
-    LinkFault.LATENCY,
+NEMESIS: Final = ConnectionNemesis(
+    ConnectionFault.LATENCY,
     seam="toxic latency",
     heals="the toxic is removed",
     observed="nothing: the same tokens, later",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Sight, Window
-from chaos.faults import Fault, LinkFault
-from chaos.nemesis.link_base import LinkNemesis, Undo, of_strength, stream_of, way_of
+from chaos.faults import ConnectionFault, Fault
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength, stream_of, way_of
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
@@ -27,8 +27,8 @@ def _touched(_fault: Fault, window: Window) -> int:
     return len(window.of(Sight.ENDED, Sight.RESET))
 
 
-NEMESIS: Final = LinkNemesis(
-    LinkFault.LIMIT_DATA,
+NEMESIS: Final = ConnectionNemesis(
+    ConnectionFault.LIMIT_DATA,
     seam="toxic limit_data",
     heals="the toxic is removed",
     observed="nothing: the same tokens, later",

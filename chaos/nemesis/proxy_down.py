@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Sight, Window
-from chaos.faults import Fault, LinkFault
-from chaos.nemesis.link_base import LinkNemesis, Undo
+from chaos.faults import ConnectionFault, Fault
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
@@ -24,8 +24,8 @@ def _touched(_fault: Fault, window: Window) -> int:
     return len(window.of(Sight.REFUSED))
 
 
-NEMESIS: Final = LinkNemesis(
-    LinkFault.PROXY_DOWN,
+NEMESIS: Final = ConnectionNemesis(
+    ConnectionFault.PROXY_DOWN,
     seam="Toxiproxy: a proxy is disabled",
     heals="the proxy is enabled",
     observed="nothing: the same tokens, later",

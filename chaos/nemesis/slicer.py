@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Sight, Window
-from chaos.faults import Fault, LinkFault
-from chaos.nemesis.link_base import LinkNemesis, Undo, of_strength, stream_of, way_of
+from chaos.faults import ConnectionFault, Fault
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength, stream_of, way_of
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
 
-_BYTES = (400, 900, 1500)
+_BYTES = (1000, 2000, 4000)
 _DELAY_US = 4000
 
 
@@ -31,8 +31,8 @@ def _touched(fault: Fault, window: Window) -> int:
     return window.slowed(Sight.SENT, 2 * of_strength(fault, *_BYTES) * 1_000_000 / _DELAY_US)
 
 
-NEMESIS: Final = LinkNemesis(
-    LinkFault.SLICER,
+NEMESIS: Final = ConnectionNemesis(
+    ConnectionFault.SLICER,
     seam="toxic slicer",
     heals="the toxic is removed",
     observed="nothing: the same tokens, later",

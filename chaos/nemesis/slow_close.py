@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Sight, Window
-from chaos.faults import Fault, LinkFault
-from chaos.nemesis.link_base import LinkNemesis, Undo, of_strength, stream_of, way_of
+from chaos.faults import ConnectionFault, Fault
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength, stream_of, way_of
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
@@ -38,8 +38,8 @@ def _touched(fault: Fault, window: Window) -> int:
     return sum(each.at_s - at_s >= late_s for each in ends for at_s in closed[-1:])
 
 
-NEMESIS: Final = LinkNemesis(
-    LinkFault.SLOW_CLOSE,
+NEMESIS: Final = ConnectionNemesis(
+    ConnectionFault.SLOW_CLOSE,
     seam="toxic slow_close",
     heals="the toxic is removed",
     observed="nothing: the same tokens, later",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Window
-from chaos.faults import Fault, LinkFault
-from chaos.nemesis.link_base import LinkNemesis, Undo, of_strength
+from chaos.faults import ConnectionFault, Fault
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
@@ -29,8 +29,8 @@ def _touched(fault: Fault, window: Window) -> int:
     return sum(since_s * 1000 >= of_strength(fault, *_SILENT_MS) for since_s in window.waiting_s)
 
 
-NEMESIS: Final = LinkNemesis(
-    LinkFault.STORE_FROZEN,
+NEMESIS: Final = ConnectionNemesis(
+    ConnectionFault.STORE_FROZEN,
     seam="the store's process",
     heals="SIGCONT",
     observed="nothing: the same tokens, later",

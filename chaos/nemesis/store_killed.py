@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Sight, Window
-from chaos.faults import Fault, LinkFault
-from chaos.nemesis.link_base import LinkNemesis, Undo
+from chaos.faults import ConnectionFault, Fault
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
@@ -25,8 +25,8 @@ def _touched(_fault: Fault, window: Window) -> int:
     return len(window.of(Sight.WELCOMED))
 
 
-NEMESIS: Final = LinkNemesis(
-    LinkFault.STORE_KILLED,
+NEMESIS: Final = ConnectionNemesis(
+    ConnectionFault.STORE_KILLED,
     seam="the store's process",
     heals="a new process on the same port",
     observed="nothing: the same tokens, later",

@@ -6,7 +6,10 @@ from ci.mutants.mutant import Mutant
 
 _CONNECTOR = "engine_under_test/distributed/connector.py"
 _SESSION = "engine_under_test/distributed/store_session.py"
+_SERVER = "engine_under_test/distributed/kv_store.py"
+_TCP = "engine_under_test/distributed/tcp.py"
 _HUNTS = ("transfers",)
+_REAL = ("connectors",)  # what no link in memory shows
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -85,5 +88,35 @@ MUTANTS: tuple[Mutant, ...] = (
         "        self.transfers.clear()\n",
         "A reader that is gone leaves its pins behind, and the pool fills with what can not be evicted.",
         _HUNTS,
+    ),
+    Mutant(
+        "store-forgets-lost-connections",
+        "lmc-pin-without-retrieve",
+        "https://github.com/LMCache/LMCache/issues/1034",
+        _SERVER,
+        "        self._store.connections.pop(self, None)\n        self.session.close()\n\n    def check_time",
+        "        self._store.connections.pop(self, None)\n\n    def check_time",
+        "A connection that the other end closes is forgotten with what it pinned.",
+        _REAL,
+    ),
+    Mutant(
+        "half-a-frame-outlives-its-connection",
+        "ours",
+        "",
+        _TCP,
+        "        self._reader = FrameReader(self.config.message_bytes)\n        self._writer = FrameWriter()\n\n    def _write",
+        "        self._writer = FrameWriter()\n\n    def _write",
+        "What had come of a frame when its connection was lost is taken for the begin of the next connection's first.",
+        _REAL,
+    ),
+    Mutant(
+        "stores-end-with-their-connection",
+        "vllm-nixl-push-post-fail",
+        "https://github.com/vllm-project/vllm/pull/50754",
+        _CONNECTOR,
+        "                self._tell(transfer, transfer.opened)\n",
+        "                transfer.state = State.ASKED\n",
+        "A store that a connection left behind is not said again over the next one: it waits for an answer to nothing.",
+        _REAL,
     ),
 )

@@ -22,14 +22,16 @@ _CHUNK: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class TcpConfig:
-    """``poll_bytes``: the most that one `poll` reads. ``retry_s``: the wait before the second try to connect; it doubles up to
-    ``retry_most_s``."""
+    """``poll_bytes``: the most that one `poll` reads. ``kernel_bytes``: what the system may hold that is unsent; 0: as much
+    as it likes. ``retry_s``: the wait before the second try to connect; it doubles up to ``retry_most_s``, until a store has
+    said something."""
 
     host: str
     port: int
     message_bytes: int = (4 << 20) + 1024
     congested_bytes: int = 8 << 20
     poll_bytes: int = 8 << 20
+    kernel_bytes: int = 0
     connect_s: float = 5.0
     retry_s: float = 0.05
     retry_most_s: float = 2.0
@@ -105,7 +107,7 @@ class TcpTransport:
         return found
 
     def close(self, reason: str) -> None:
-        """See `Transport`. The next try to connect waits a little, longer each time that none succeeded."""
+        """See `Transport`. The next try to connect waits a little, longer each time until a store says something."""
         self.last_error = reason
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -133,6 +135,8 @@ class TcpTransport:
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self.config.kernel_bytes:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.config.kernel_bytes)
             self._connect_ends = self._clock.now() + self.config.connect_s
             with contextlib.suppress(BlockingIOError):
                 self._socket.connect(address)

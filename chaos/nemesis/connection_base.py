@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chaos.connector_account import Window
-from chaos.faults import Fault, LinkFault
+from chaos.faults import ConnectionFault, Fault
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
@@ -17,14 +17,14 @@ Undo = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class LinkNemesis:
+class ConnectionNemesis:
     """One kind of fault on connections. The words become docs/faults.md.
 
     ``touched``: from what was seen behind the strike, how often it did what it is for; ``evidence`` names that. ``words``: the
     strike in a person's words. The others are those of `Nemesis`.
     """
 
-    kind: LinkFault
+    kind: ConnectionFault
     seam: str
     heals: str
     observed: str
