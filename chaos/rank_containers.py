@@ -21,7 +21,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from chaos.rank_leftovers import LABEL, Reaper, new_owner, remove_leftovers, remove_of
+from chaos.rank_leftovers import CHECKOUT, LABEL, Reaper, new_owner, remove_leftovers, remove_of
 from engine_under_test.distributed.rank_dial import TOKEN_BYTES, TOKEN_VARIABLE
 from engine_under_test.distributed.rank_link import Link
 from engine_under_test.errors import AssayError
@@ -30,6 +30,7 @@ INTERFACE = "eth0"  # of a container on its network
 MEMORY = "512m"
 _IMAGE = "assay-empty:1"
 _CONNECT_S = 60.0
+_LOOK_S = 0.5  # how often it is looked whether a container that has not called yet still runs
 _TRIES = 5  # for a range of addresses that nobody else takes at the same time
 
 
@@ -125,7 +126,7 @@ class Containers:
         except BaseException:
             self.reaper.close()
             raise
-        self._listener.settimeout(_CONNECT_S)
+        self._listener.settimeout(_LOOK_S)
 
     def start(self) -> ContainerRank:
         """See `Launcher.start`."""
@@ -150,16 +151,25 @@ class Containers:
             labels={LABEL: self.owner},
         )
         try:
-            return ContainerRank(container, self._network, Link(self._accept()))
+            return ContainerRank(container, self._network, Link(self._accept(container)))
         except OSError as error:
             words = container.logs().decode(errors="replace").strip().splitlines()[-1:]
             container.remove(force=True)
             raise AssayError(f"a rank in a container did not call its driver: {error}; it said: {''.join(words)}") from error
 
-    def _accept(self) -> socket.socket:
-        """The next one who knows the token."""
+    def _accept(self, container: Any) -> socket.socket:
+        """The next one who knows the token. OSError if nobody comes in time, or the container has ended."""
+        deadline = time.monotonic() + _CONNECT_S
         while True:
-            end, _ = self._listener.accept()
+            try:
+                end, _ = self._listener.accept()
+            except TimeoutError:
+                container.reload()
+                if container.status in ("exited", "dead"):
+                    raise ConnectionError("it has ended") from None
+                if time.monotonic() >= deadline:
+                    raise
+                continue
             end.settimeout(_CONNECT_S)
             said = b""
             with contextlib.suppress(OSError):
@@ -233,14 +243,16 @@ def _bridge(client: Any, owner: str) -> tuple[Any, str]:
 
 
 def _python_path() -> list[str]:
-    return [str(Path(entry).absolute()) for entry in sys.path if entry and Path(entry).is_dir()]
+    """This checkout, wherever the driver was started and however it finds it, then what the driver finds."""
+    found = (str(Path(entry).absolute()) for entry in (CHECKOUT, *sys.path) if entry and Path(entry).is_dir())
+    return list(dict.fromkeys(found))
 
 
 def _mounts() -> list[tuple[str, str]]:
     """What a rank needs of this machine: system, interpreter, packages, checkout; nothing twice."""
     found = {"/usr": "/usr"}
     found |= {str(Path(link).resolve()): link for link in ("/lib", "/lib64", "/bin") if Path(link).exists()}
-    for entry in (sys.base_prefix, sys.prefix, *_python_path(), os.getcwd()):
+    for entry in (sys.base_prefix, sys.prefix, *_python_path()):
         path = str(Path(entry).resolve())
         if path not in ("/", "/tmp") and not any(path == known or path.startswith(f"{known}/") for known in found):
             found[path] = path

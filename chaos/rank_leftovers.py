@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+CHECKOUT: Final = str(Path(__file__).resolve().parents[1])
 LABEL: Final = "assay.driver"
 _REAPED_S = 15.0
 _LOOK_S = 0.5  # a container may be on its way when its driver is killed: it is looked for until twice nothing is found
@@ -72,7 +73,7 @@ class Reaper:
     """A process that outlives this one by as long as it takes to remove what it has started."""
 
     def __init__(self, owner: str) -> None:
-        path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
+        path = os.pathsep.join((CHECKOUT, *(str(Path(entry).absolute()) for entry in sys.path if entry)))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "chaos.rank_leftovers", owner],
             stdin=subprocess.PIPE,

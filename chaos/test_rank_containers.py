@@ -20,7 +20,7 @@ from chaos.container_blows import BLOWS, ContainerBlow, Striker
 from chaos.container_suites import CASES, check_containers, run_in_containers
 from chaos.rank_containers import Containers, engine
 from chaos.rank_kills import RankStorm, run_rank_storm
-from chaos.rank_leftovers import LABEL, is_alive, new_owner, remove_leftovers
+from chaos.rank_leftovers import CHECKOUT, LABEL, is_alive, new_owner, remove_leftovers
 from chaos.rank_strikes import Blow
 from chaos.suites import SUITES
 from engine_under_test.distributed.rank_messages import RankPhase
@@ -116,8 +116,11 @@ def is_clean_soon(client: Any, owner: str) -> bool:
 @pytest.mark.parametrize(
     "is_reaper_killed", [False, True], ids=["by its reaper", "by whoever starts next, if that is killed too"]
 )
-def test_what_a_killed_driver_leaves_is_removed(is_reaper_killed: bool, client: Any) -> None:
-    driver = subprocess.Popen([sys.executable, "-c", _DRIVER], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
+def test_what_a_killed_driver_leaves_is_removed(is_reaper_killed: bool, client: Any, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": CHECKOUT}
+    driver = subprocess.Popen(
+        [sys.executable, "-c", _DRIVER], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    )  # wherever it is started
     with driver:
         assert driver.stdout is not None
         owner, reaper = driver.stdout.readline().split()
