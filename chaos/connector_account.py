@@ -81,11 +81,13 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From a strike to now. ``waiting_s``: for each question that was asked behind the strike and has no answer, since when."""
+    """From a strike to now. ``waiting_s``: for each question that was asked behind the strike and has no answer, since when.
+    ``block_bytes``: of a block, by which the attributes of toxics go."""
 
     struck_s: float
     now_s: float
     seen: tuple[Seen, ...]
+    block_bytes: int
     waiting_s: tuple[float, ...] = ()
 
     def of(self, *what: Sight) -> list[Seen]:

@@ -9,29 +9,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from chaos.connector_traffic import BLOCK_BYTES, PATIENCE_S, content_of
+from chaos.connector_traffic import PATIENCE_S
 from engine_under_test.distributed.connector import Connector, ConnectorConfig
 from engine_under_test.distributed.protocol import State
 from engine_under_test.distributed.tcp import TcpConfig, TcpTransport
 from engine_under_test.seams import Clock
 from properties.invariants.predicate import violation
 from properties.invariants.transfers import TransferMoment, first_violation
+from properties.kv_end import Law
 from properties.verdict import Violation
 
 _AT_ONCE = 16
 
 
 class Auditor:
-    """The connector's `KvPages` too. ``content``: the law of the keys."""
+    """The connector's `KvPages` too. ``law``: what each key stands for."""
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        clock: Clock,
-        content: Callable[[bytes], bytes] = content_of,
-        block_bytes: int = BLOCK_BYTES,
-    ) -> None:
-        self.content = content
+    def __init__(self, address: tuple[str, int], clock: Clock, law: Law, block_bytes: int) -> None:
+        self.law = law
         self.block_bytes = block_bytes
         self._pages: dict[int, bytes] = {}
         self._clock = clock
@@ -74,7 +69,7 @@ class Auditor:
                 answered += 1
                 if answer.num_blocks:
                     key = bytes(answer.owner)  # type: ignore[call-overload]  # the owner that was given above
-                    due, data = self.content(key), self._pages[blocks[key]]
+                    due, data = self.law(key), self._pages[blocks[key]]
                     present[key] = ("other bytes", "those of its key") if due != data else ("", "")
             return answered == len(keys)
 
@@ -89,7 +84,7 @@ class Auditor:
         while time.monotonic() < ends:
             before = self._connector.counters.stored_blocks
             keys = [b"audit %d %d" % (attempt, number) for number in range(capacity_blocks)]
-            self._pages = {number: self.content(key) for number, key in enumerate(keys)}
+            self._pages = dict.fromkeys(range(capacity_blocks), b"%16d" % attempt * (self.block_bytes // 16))
             self._connector.store(
                 keys, range(capacity_blocks)
             )  # at once: what one transfer brings does not make room for itself

@@ -155,13 +155,14 @@ class StoreProcess:
 
 
 class Lab:
-    """What a nemesis may touch."""
+    """What a nemesis may touch. ``block_bytes``: of the blocks that travel."""
 
     def __init__(self, account: Account, store: StoreProcess, proxies: Proxies, proxy: Proxy) -> None:
         self.account = account
         self.store = store
         self.proxies = proxies
         self.proxy = proxy
+        self.block_bytes = 1 << 14
         self.hang_ups = 0  # how often the engines were told to close their connections
 
     def bytes_cut(self) -> dict[str, int]:

@@ -11,11 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from chaos.connector_account import Account, Sight, Window
 from chaos.connector_audit import Auditor
+from chaos.connector_engines import EngineTraffic
 from chaos.connector_lab import CAPACITY_MIB, LEASE_S, Lab, open_lab
-from chaos.connector_traffic import BLOCK_BYTES, CONFIG, PATIENCE_S, KvTraffic, Traffic, is_of_time
+from chaos.connector_traffic import CONFIG, PATIENCE_S, KvTraffic, Traffic, is_of_time
 from chaos.faults import TOXICS, ConnectionFault, Fault, FaultPlan
 from chaos.nemesis import CONNECTION_NEMESES
 from chaos.nemesis.connection_base import Undo, way_of
@@ -28,17 +30,31 @@ _STEP_S = 0.002
 _HOLD_S = 5.0  # how long a fault that strikes alone waits for something to touch
 _DRAIN_S = max(CONFIG.load_deadline_s, CONFIG.store_deadline_s) + CONFIG.abort_grace_s + PATIENCE_S
 
-TrafficOf = Callable[[int, tuple[str, int], Account], Traffic]
+
+class TrafficKind(StrEnum):
+    """Who is behind the connections."""
+
+    ENDS = "ends"  # engines' ends without a scheduler, with large blocks
+    ENGINES = "engines"  # whole engines, judged by all the catalogue
+
+
+_TRAFFIC: Mapping[TrafficKind, Callable[[int, tuple[str, int], Account], Traffic]] = {
+    TrafficKind.ENDS: KvTraffic,
+    TrafficKind.ENGINES: EngineTraffic,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectorStorm:
+    """A plan and the traffic that it strikes; the operations are a pure function of the seed, when they come is not."""
+
     seed: int
     plan: FaultPlan
+    traffic: TrafficKind = TrafficKind.ENDS
 
     @property
     def title(self) -> str:
-        return f"connectors#{self.seed:#x}: {self.plan.options}"
+        return f"{self.traffic}#{self.seed:#x}: {self.plan.options}"
 
 
 @dataclass(slots=True)
@@ -76,13 +92,14 @@ class _Monotonic:
         return time.monotonic()
 
 
-def run_connector_storm(storm: ConnectorStorm, environ: Mapping[str, str], traffic_of: TrafficOf = KvTraffic) -> ConnectorRun:
+def run_connector_storm(storm: ConnectorStorm, environ: Mapping[str, str]) -> ConnectorRun:
     """RunnerError or BadInput if the processes can not be had; every other end is a run."""
     account = Account(_Monotonic())
     run = ConnectorRun(storm, account)
     with open_lab(account, environ, storm.seed % 2**32) as lab:
         run.proxies = str(lab.proxies.kind)
-        traffic = traffic_of(storm.seed, (lab.proxy.listen.host, lab.proxy.listen.port), account)
+        traffic = _TRAFFIC[storm.traffic](storm.seed, (lab.proxy.listen.host, lab.proxy.listen.port), account)
+        lab.block_bytes = traffic.block_bytes
         stage = _Stage(run, lab, traffic)
         try:
             stage.storm()
@@ -115,20 +132,21 @@ class _Stage:
     # ---- the storm ----------------------------------------------------------------------------------------------------------
 
     def storm(self) -> None:
-        faults = list(self.run.storm.plan.faults)
+        plan = self.run.storm.plan
+        faults = list(plan.faults)
         last = max((fault.at + fault.length for fault in faults), default=0)
         for number in range(last + 1):
             while faults and faults[0].at <= number:
-                self._strike(faults.pop(0))
+                self._strike(faults.pop(0), is_first=len(plan.faults) - len(faults) <= plan.num_alone)
             self._operate()
             for strike in [each for each in self._active if each.fault.at + each.fault.length <= number]:
                 self._heal(strike)
 
-    def _strike(self, fault: Fault) -> None:
+    def _strike(self, fault: Fault, *, is_first: bool) -> None:
         if not self._active:
             self._wait(lambda: self.traffic.is_connected)
         nemesis = CONNECTION_NEMESES[fault.kind]
-        is_alone = not self._active
+        is_alone = is_first and not self._active
         for each in self._active:
             each.is_alone = False
         begins_at, struck_s = len(self.account.seen), self.account.clock.now()
@@ -151,7 +169,7 @@ class _Stage:
         now = self.account.clock.now()
         waiting = (at_s for tap in self.traffic.taps for at_s in tap.waiting_since() if at_s >= strike.struck_s)
         seen = tuple(self.account.seen[strike.begins_at :])
-        window = Window(strike.struck_s, now, seen, tuple(now - at_s for at_s in waiting))
+        window = Window(strike.struck_s, now, seen, self.lab.block_bytes, tuple(now - at_s for at_s in waiting))
         return CONNECTION_NEMESES[strike.fault.kind].touched(strike.fault, window)
 
     def _wait(self, is_so: Callable[[], bool]) -> None:
@@ -225,8 +243,8 @@ class _Stage:
         """What the store shows to whoever asks it directly."""
         committed = {key for tap in self.traffic.taps for key in tap.committed}
         spoken = {key for tap in self.traffic.taps for key in tap.spoken}
-        auditor = Auditor(("127.0.0.1", self.lab.store.port), self.account.clock)
-        found = auditor.audit(spoken, committed, (CAPACITY_MIB << 20) // BLOCK_BYTES, LEASE_S)
+        auditor = Auditor(("127.0.0.1", self.lab.store.port), self.account.clock, self.traffic.law(), self.lab.block_bytes)
+        found = auditor.audit(spoken, committed, (CAPACITY_MIB << 20) // self.lab.block_bytes, LEASE_S)
         self.run.evaluations["DI-3"] += len(spoken)
         self.run.reached["keys audited"] += len(spoken)
         return found

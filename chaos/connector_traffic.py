@@ -21,7 +21,7 @@ from engine_under_test.distributed.protocol import State
 from engine_under_test.distributed.tcp import TcpConfig, TcpTransport
 from properties.invariants.predicate import violation
 from properties.invariants.transfers import RemoteTransfer, TransferMoment
-from properties.kv_end import KvEnd, KvViolation
+from properties.kv_end import KvEnd, KvViolation, Law
 from properties.verdict import Violation
 
 PATIENCE_S = 10.0  # where a wall clock judges, this is added to what was promised
@@ -29,7 +29,7 @@ BLOCK_BYTES = 16 << 10
 FAMILIES, LONGEST = 14, 8  # more blocks than the store holds
 _PROBE = 1_000_000  # families from here on are asked for behind the storm
 _NUM_BLOCKS = 48
-_STORE_WINDOW_BYTES = 8 << 20  # of `assay kv-store`
+STORE_WINDOW_BYTES = 8 << 20  # of `assay kv-store`
 CONFIG = ConnectorConfig(
     BLOCK_BYTES,
     window_bytes=3 * BLOCK_BYTES,
@@ -63,6 +63,46 @@ def content_of(key: bytes) -> bytes:
     return hashlib.shake_256(key).digest(BLOCK_BYTES)
 
 
+def judge_connection(who: str, connector: Connector, tap: Tap) -> Violation | None:
+    """What holds between two steps of an engine on a real connection: every word on it was legal and whole, nothing was sent
+    beyond its credit, and whatever outlived an earlier connection was said again behind the welcome."""
+    for reason in tap.own_closes:
+        if not is_of_time(reason):
+            return violation("DI-3", f"a connection of {who}", f"closed: {reason}", "every word on it legal and whole")
+    for number, each in tap.transfers.items():
+        if each.opened.is_store and each.moved > each.granted:
+            return violation("DI-5", f"store {number} of {who}", f"{each.moved} bytes sent", f"at most {each.granted}")
+    is_open = connector.session is State.OPEN and tap.connection is not None
+    if is_open and (mute := [number for number in connector.transfers if number not in tap.transfers]):
+        found = f"not said again over connection {tap.connection}"
+        return violation("DI-3", f"transfers {mute} of {who}", found, "said again behind the welcome")
+    return None
+
+
+def totals_of(connector: Connector, tap: Tap) -> Counter[str]:
+    """What happened at one engine's end."""
+    counters = connector.counters
+    return Counter(
+        {
+            "loads": counters.loads,
+            "loaded blocks": counters.loaded_blocks,
+            "loads cut": counters.cut,
+            "stores": counters.stores,
+            "stored blocks": counters.stored_blocks,
+            "transfers aborted": counters.aborted,
+            "connections lost": counters.connections_lost,
+            "stores that ended over a later connection": len(tap.said_again),
+        }
+    )
+
+
+def remotes_of(tap: Tap) -> tuple[RemoteTransfer, ...]:
+    """The other end's columns, as far as what was said and heard on the connection tells."""
+    return tuple(
+        RemoteTransfer(number, each.opened.is_store, (), each.granted, each.moved) for number, each in tap.transfers.items()
+    )
+
+
 def _shown(found: object, expected: object) -> tuple[object, object]:
     """Nobody reads kilobytes: equal or not is kept, and a digest of what differs."""
     if found == expected:
@@ -71,10 +111,10 @@ def _shown(found: object, expected: object) -> tuple[object, object]:
     return one, other
 
 
-def tapped(who: str, address: tuple[str, int], account: Account) -> Tap:
+def tapped(who: str, address: tuple[str, int], account: Account, block_bytes: int = BLOCK_BYTES) -> Tap:
     """An engine's end of a connection; little buffers, so that frames leave in pieces and bulk data has to wait."""
     config = TcpConfig(
-        *address, congested_bytes=4 * BLOCK_BYTES, kernel_bytes=8 << 10, retry_s=0.02, retry_most_s=0.2, connect_s=1.0
+        *address, congested_bytes=4 * block_bytes, kernel_bytes=8 << 10, retry_s=0.02, retry_most_s=0.2, connect_s=1.0
     )
     return Tap(TcpTransport(config, account.clock), who, account)
 
@@ -86,6 +126,10 @@ class Traffic(Protocol):
     def taps(self) -> Sequence[Tap]: ...
     @property
     def evaluations(self) -> Counter[str]: ...
+    @property
+    def block_bytes(self) -> int: ...
+    def law(self) -> Law:
+        """What each key that an engine spoke of stands for."""
 
     def act(self) -> None:
         """The next operation of the workload."""
@@ -135,7 +179,7 @@ class LinkEnd(KvEnd):
         for told in self.told:
             self.tap.account.note(self.who, Sight.TOLD, words=told.request)
         super().judge(is_quiet=is_quiet, held_up=held_up)
-        if found := self._of_connections() or self._of_time():
+        if found := judge_connection(self.who, self.connector, self.tap) or self._of_time():
             raise KvViolation(found)
 
     def moment(self, *, is_quiet: bool = False, held_up: Sequence[int] = ()) -> TransferMoment:
@@ -144,30 +188,12 @@ class LinkEnd(KvEnd):
         numbers = self.tap.may_still_write()
         return replace(
             seen,
-            store_window_bytes=_STORE_WINDOW_BYTES,
-            remotes=tuple(
-                RemoteTransfer(number, each.opened.is_store, (), each.granted, each.moved)
-                for number, each in self.tap.transfers.items()
-            ),
+            store_window_bytes=STORE_WINDOW_BYTES,
+            remotes=remotes_of(self.tap),
             under_way={number: self._accepted[number] for number in numbers if number in self._accepted},
             content={block: _shown(*pair) for block, pair in seen.content.items()},
             told=tuple(each._replace(found=found, expected=due) for each in seen.told for found, due in [_shown(*each[1:])]),
         )
-
-    def _of_connections(self) -> Violation | None:
-        connector, tap = self.connector, self.tap
-        for reason in tap.own_closes:
-            if not is_of_time(reason):
-                return violation("DI-3", f"a connection of {self.who}", f"closed: {reason}", "every word on it legal and whole")
-        for number, each in tap.transfers.items():
-            if each.opened.is_store and each.moved > each.granted:
-                return violation("DI-5", f"store {number}", f"{each.moved} bytes sent", f"at most {each.granted}")
-        if connector.session is State.OPEN and tap.connection is not None:
-            mute = [number for number in connector.transfers if number not in tap.transfers]
-            if mute:
-                found = f"not said again over connection {tap.connection}"
-                return violation("DI-3", f"transfers {mute} of {self.who}", found, "said again behind the welcome")
-        return None
 
     def _of_time(self) -> Violation | None:
         now = self.tap.account.clock.now()
@@ -208,6 +234,13 @@ class KvTraffic:
     @property
     def evaluations(self) -> Counter[str]:
         return sum((end.evaluations for end in self.ends), Counter())
+
+    @property
+    def block_bytes(self) -> int:
+        return BLOCK_BYTES
+
+    def law(self) -> Law:
+        return content_of
 
     def act(self) -> None:
         op = draw_op(self._chance, len(self.ends))
@@ -273,17 +306,5 @@ class KvTraffic:
         """Totals of the connectors."""
         total = Counter[str]()
         for end in self.ends:
-            counters = end.connector.counters
-            total += Counter(
-                {
-                    "loads": counters.loads,
-                    "loaded blocks": counters.loaded_blocks,
-                    "loads cut": counters.cut,
-                    "stores": counters.stores,
-                    "stored blocks": counters.stored_blocks,
-                    "transfers aborted": counters.aborted,
-                    "connections lost": counters.connections_lost,
-                    "stores that ended over a later connection": len(end.tap.said_again),
-                }
-            )
+            total += totals_of(end.connector, end.tap)
         return total

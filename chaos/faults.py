@@ -74,6 +74,11 @@ class FaultPlan:
     faults: tuple[Fault, ...]
 
     @property
+    def num_alone(self) -> int:
+        """Of a plan for real connections: how many of its faults, from the first on, strike alone."""
+        return sum(2 if kind in TOXICS else 1 for kind in self.active)
+
+    @property
     def options(self) -> str:
         """The whole plan in one line."""
         return " ".join([",".join(self.active) or "none", *(fault.option for fault in self.faults)])

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from chaos.connector_account import Account, Sight, Window
-from chaos.connector_storm import ConnectorRun, ConnectorStorm, run_connector_storm
+from chaos.connector_storm import ConnectorRun, ConnectorStorm, TrafficKind, run_connector_storm
 from chaos.connector_suite import check_connectors
 from chaos.connector_tap import Tap
 from chaos.faults import TOXICS, ConnectionFault, Fault, FaultPlan, draw_connection_plan
@@ -71,7 +71,7 @@ def test_a_fault_that_touched_nothing_has_no_evidence(kind: ConnectionFault) -> 
     account.note("engine", Sight.SENT, 1e8)
     account.note("engine", Sight.CAME, 1e8)
     for on in (False, True):
-        assert CONNECTION_NEMESES[kind].touched(Fault(kind, 0, on=on), Window(0.0, 1.0, tuple(account.seen))) == 0
+        assert CONNECTION_NEMESES[kind].touched(Fault(kind, 0, on=on), Window(0.0, 1.0, tuple(account.seen), 1 << 14)) == 0
 
 
 def test_an_answer_to_what_was_asked_before_the_strike_is_no_evidence_of_a_delay() -> None:
@@ -79,13 +79,13 @@ def test_an_answer_to_what_was_asked_before_the_strike_is_no_evidence_of_a_delay
     account = Account(clock)
     clock.time = 5.0
     account.note("engine", Sight.ANSWERED, 1.0)
-    assert Window(4.5, 5.0, tuple(account.seen)).late_answers(0.5) == 0
-    assert Window(4.0, 5.0, tuple(account.seen)).late_answers(0.5) == 1
+    assert Window(4.5, 5.0, tuple(account.seen), 1 << 14).late_answers(0.5) == 0
+    assert Window(4.0, 5.0, tuple(account.seen), 1 << 14).late_answers(0.5) == 1
 
 
-def storm(*faults: Fault, seed: int = 3) -> ConnectorRun:
+def storm(*faults: Fault, seed: int = 3, traffic: TrafficKind = TrafficKind.ENDS) -> ConnectorRun:
     active = tuple(dict.fromkeys(fault.kind for fault in faults))
-    return run_connector_storm(ConnectorStorm(seed, FaultPlan(seed, active, faults)), os.environ)
+    return run_connector_storm(ConnectorStorm(seed, FaultPlan(seed, active, faults), traffic), os.environ)
 
 
 CUT = (
@@ -108,6 +108,22 @@ def test_a_small_storm_is_valid_touches_traffic_and_leaves_an_account() -> None:
     lines = list(run.account.lines(storm=run.storm.title))
     assert '"is_repeatable": false' in lines[0]
     assert sum('"what": "struck"' in line for line in lines) == 3
+
+
+def test_a_small_storm_on_whole_engines_is_valid_and_judged_by_all_the_catalogue() -> None:
+    run = storm(*CUT, traffic=TrafficKind.ENGINES)
+    assert run.violation is None, run.facts
+    assert all(run.touched.values())
+    assert run.reached["loaded blocks"] > 0
+    assert {"DI-3", "DI-4", "DI-5", "SE-1", "SE-2", "SC-5", "SC-7", "KV-4"} <= run.evaluations.keys()
+
+
+def test_an_engine_that_takes_what_was_cut_for_whole_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Transfer, "num_whole", property(lambda transfer: len(transfer.blocks)))
+    slow = (Fault(ConnectionFault.BANDWIDTH, 8, 30, 0), *(Fault(ConnectionFault.PROXY_DOWN, at, 1) for at in (14, 20, 26, 32)))
+    run = storm(*slow, traffic=TrafficKind.ENGINES)
+    assert run.violation is not None
+    assert run.violation.invariant in ("DI-3", "KV-6", "SE-1")
 
 
 def _pins_kept(monkeypatch: pytest.MonkeyPatch) -> None:

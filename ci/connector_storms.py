@@ -101,10 +101,10 @@ def run_connector_storms(
     now: Callable[[], float] = time.monotonic,
 ) -> ConnectorStormsOutcome:
     """Storms of rising seeds until the time is over, the number is reached, or something broke. BadInput if none can be run.
-    The first one has every kind; each later one draws which it leaves out."""
+    Whole engines and their bare ends in turn; the first two have every kind, each later one draws which it leaves out."""
     require_extra("connector", "a connector storm")
     require_extra("chaos", "a connector storm")
-    from chaos.connector_storm import ConnectorStorm, run_connector_storm
+    from chaos.connector_storm import ConnectorStorm, TrafficKind, run_connector_storm
 
     ends = None if budget_s is None else now() + budget_s
     storms = ops = strikes = 0
@@ -112,8 +112,9 @@ def run_connector_storms(
     run: ConnectorRun | None = None
     try:
         while (number is None or storms < number) and (ends is None or now() < ends):
-            plan = draw_connection_plan(seed + storms, kinds, is_every=not storms)
-            run = run_connector_storm(ConnectorStorm(seed + storms, plan), os.environ)
+            plan = draw_connection_plan(seed + storms, kinds, is_every=storms < 2)
+            traffic = TrafficKind.ENDS if storms % 2 else TrafficKind.ENGINES
+            run = run_connector_storm(ConnectorStorm(seed + storms, plan, traffic), os.environ)
             storms += 1
             ops += run.num_ops
             strikes += run.strikes.total()

@@ -1,4 +1,4 @@
-"""So many kilobytes pass in a second, and no more."""
+"""So much passes in a second, and no more."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength, 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
 
-_KB_PER_S = (300, 500, 800)
+_BLOCKS_PER_S = (18, 30, 48)
 
 
 def _words(fault: Fault) -> str:
-    return f"bandwidth {way_of(fault)} of {of_strength(fault, *_KB_PER_S)} kB/s"
+    return f"bandwidth {way_of(fault)} of {of_strength(fault, *_BLOCKS_PER_S)} blocks/s"
 
 
 def _strike(fault: Fault, lab: Lab) -> Undo:
-    return lab.proxy.bandwidth(of_strength(fault, *_KB_PER_S), stream=stream_of(fault))
+    return lab.proxy.bandwidth(_kb_per_s(fault, lab.block_bytes), stream=stream_of(fault))
 
 
 def _touched(fault: Fault, window: Window) -> int:
     """The first bytes pass at once, and so may a half of a transfer's two blocks."""
-    return window.slowed(Sight.SENT if fault.on else Sight.CAME, 2000 * of_strength(fault, *_KB_PER_S))
+    return window.slowed(Sight.SENT if fault.on else Sight.CAME, 2000 * _kb_per_s(fault, window.block_bytes))
+
+
+def _kb_per_s(fault: Fault, block_bytes: int) -> int:
+    return -(-of_strength(fault, *_BLOCKS_PER_S) * block_bytes // 1000)
 
 
 NEMESIS: Final = ConnectionNemesis(

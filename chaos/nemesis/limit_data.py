@@ -11,15 +11,15 @@ from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength, 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
 
-_BYTES = (300, 20_000, 50_000)
+_QUARTERS = (0, 5, 13)  # of a block, behind the greeting
 
 
 def _words(fault: Fault) -> str:
-    return f"limit_data {way_of(fault)} of {of_strength(fault, *_BYTES)} bytes"
+    return f"limit_data {way_of(fault)} of 300 bytes and {of_strength(fault, *_QUARTERS) / 4:g} blocks"
 
 
 def _strike(fault: Fault, lab: Lab) -> Undo:
-    return lab.proxy.limit_data(of_strength(fault, *_BYTES), stream=stream_of(fault))
+    return lab.proxy.limit_data(300 + of_strength(fault, *_QUARTERS) * lab.block_bytes // 4, stream=stream_of(fault))
 
 
 def _touched(_fault: Fault, window: Window) -> int:

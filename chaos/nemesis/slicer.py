@@ -11,16 +11,16 @@ from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength, 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
 
-_BYTES = (1000, 2000, 4000)
+_PIECES = (16, 8, 4)  # of a block
 _DELAY_US = 4000
 
 
 def _words(fault: Fault) -> str:
-    return f"slicer {way_of(fault)} of {of_strength(fault, *_BYTES)} bytes, {_DELAY_US} µs apart"
+    return f"slicer {way_of(fault)} into a {of_strength(fault, *_PIECES)}th of a block each, {_DELAY_US} µs apart"
 
 
 def _strike(fault: Fault, lab: Lab) -> Undo:
-    size = of_strength(fault, *_BYTES)
+    size = lab.block_bytes // of_strength(fault, *_PIECES)
     return lab.proxy.slicer(size, variation_bytes=size // 4, delay_us=_DELAY_US, stream=stream_of(fault))
 
 
@@ -28,7 +28,8 @@ def _touched(fault: Fault, window: Window) -> int:
     """A frame that came by halves; or, where only the store could see that, transfers at the pace of such pieces."""
     if not fault.on:
         return len(window.of(Sight.IN_PIECES))
-    return window.slowed(Sight.SENT, 2 * of_strength(fault, *_BYTES) * 1_000_000 / _DELAY_US)
+    size = window.block_bytes // of_strength(fault, *_PIECES)
+    return window.slowed(Sight.SENT, 2 * size * 1_000_000 / _DELAY_US)
 
 
 NEMESIS: Final = ConnectionNemesis(
