@@ -8,12 +8,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import wrap
 from typing import Final
 
 from chaos.nemesis import CONNECTION_NEMESES, NEMESES, ConnectionNemesis, Nemesis
 from chaos.rank_strikes import MEANINGS, NOTICED
 from engine_under_test.distributed.rank_messages import RankPhase
 
+_OF_CONNECTIONS: Final = """\
+`assay chaos --connector` and the suite `connectors` run a real `assay kv-store` behind a Toxiproxy
+([toxiproxy.md](toxiproxy.md)), with two engines on real connections: whole ones, judged by all the catalogue, in turn with bare ends that move large blocks;
+`--faults` takes these kinds too. First each kind strikes alone, a toxic in both directions, until it has touched traffic; then
+several fall together; then everything is healed and comes to its end, an engine stores what another one loads, and the store is
+asked for every key and for all its room. What a fault did is counted from what the ends saw of it, and one that touched nothing
+makes the run unknown. Real processes, hence not bit-for-bit repeatable: what happened is recorded
+(`reports/chaos/*-connectors-*.jsonl`), and nothing is shrunk."""
 PAGE: Final = Path(__file__).parents[1] / "docs" / "faults.md"
 
 
@@ -52,13 +61,7 @@ def _row(kind: str, nemesis: Nemesis | ConnectionNemesis) -> str:
 def _connections() -> Iterator[str]:
     """What befalls a real store and the connections to it."""
     yield from ("", "## Connections", "")
-    yield "`assay chaos --connector` and the suite `connectors` run a real `assay kv-store` behind a Toxiproxy"
-    yield "([toxiproxy.md](toxiproxy.md)), with two engines on real connections: whole ones, judged by all the catalogue, in turn"
-    yield "with bare ends that move large blocks; `--faults` takes these kinds too. First each kind strikes alone, a toxic in both"
-    yield "directions, until it has touched traffic; then several fall together; then everything is healed and comes to its end, an"
-    yield "engine stores what another one loads, and the store is asked for every key and for all its room. What a fault did is"
-    yield "counted from what the ends saw of it, and one that touched nothing makes the run unknown. Real processes, hence not"
-    yield "bit-for-bit repeatable: what happened is recorded (`reports/chaos/*-connectors-*.jsonl`), and nothing is shrunk."
+    yield from wrap(_OF_CONNECTIONS, 120, break_on_hyphens=False)
     yield ""
     yield "| kind | what happens | seam | heals | users may see | most likely noticed by | real where | counted by |"
     yield "|---|---|---|---|---|---|---|---|"
