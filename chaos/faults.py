@@ -26,6 +26,9 @@ class FaultKind(StrEnum):
     RESTARTS = "restarts"
     ABORTS = "aborts"
     ROLLBACKS = "rollbacks"
+    FRAGMENTED_MEMORY = "fragmented-memory"
+    SICK_ROWS = "sick-rows"
+    SPOILED_SLOTS = "spoiled-slots"
 
 
 class ConnectionFault(StrEnum):

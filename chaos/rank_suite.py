@@ -8,14 +8,16 @@ loopback device, and the extra `model` for torch.distributed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 from chaos.rank_device import RankDevice
 from chaos.rank_kills import RankRun, RankStorm, every_storm, run_rank_storm
 from chaos.rank_strikes import Blow, Strike
 from chaos.storm import SHAPES
+from chaos.watchdog import Hang, within
 from engine_under_test.distributed.rank_config import FingerprintModel, Patience, RankConfig
 from engine_under_test.distributed.rank_messages import RankPhase
 from engine_under_test.distributed.rank_processes import Launcher, Processes
@@ -41,6 +43,7 @@ _WALKS = {
 }
 # Longer than a machine that does ten other things keeps a process waiting; shorter than anybody likes to wait in a gate.
 PATIENCE = Patience(beat_s=0.1, silence_s=4.0, step_s=8.0)
+LONGEST_S = 60.0  # many times what a run takes; whoever is not through by then hangs
 
 
 def storms_of(profile: Profile, seed: int) -> Iterator[RankStorm]:
@@ -101,14 +104,13 @@ def check_ranks(context: SuiteContext) -> CheckResult:
     failure: Failure | None = None
     try:
         for size, label in _WALKS[context.profile]:
-            failure = failure or _walk(context, size, label, processes, sums)
+            failure = failure or in_time(
+                f"{label} on {size} ranks", partial(_walk, context, size, label, processes, sums), LONGEST_S
+            )
             context.progress(sums.examples, total)
         for storm in storms:
-            if failure is None:
-                run = run_rank_storm(storm, processes, PATIENCE)
-                sums.add_storm(run)
-                failure = None if run.violation is None else failure_of(run.violation, storm.title, run.facts)
-                context.progress(sums.examples, total)
+            failure = failure or in_time(storm.title, partial(_storm, storm, processes, sums), LONGEST_S)
+            context.progress(sums.examples, total)
     except AssayError as error:
         return CheckResult(SUITE_ID, Verdict.UNKNOWN, note=f"no group of ranks could be had here: {error}")
     finally:
@@ -133,6 +135,22 @@ def check_ranks(context: SuiteContext) -> CheckResult:
         ),
         note=f"{sums.examples} runs on real processes, not bit-for-bit repeatable",
     )  # fmt: skip
+
+
+def in_time(title: str, run: Callable[[], Failure | None], seconds: float) -> Failure | None:
+    """What a run found, or that it hung (DI-2: nothing hangs)."""
+    try:
+        with within(seconds):
+            return run()
+    except Hang as hang:
+        found = f"not over after {seconds:g} s, at {hang.where}"
+        return failure_of(violation("DI-2", title, found, "an end in bounded time, whatever befalls the ranks"), title, ())
+
+
+def _storm(storm: RankStorm, launcher: Launcher, sums: _Sums) -> Failure | None:
+    run = run_rank_storm(storm, launcher, PATIENCE)
+    sums.add_storm(run)
+    return None if run.violation is None else failure_of(run.violation, storm.title, run.facts)
 
 
 def _walk(context: SuiteContext, size: int, label: str, launcher: Launcher, sums: _Sums) -> Failure | None:

@@ -6,35 +6,31 @@ Owns sizes and floors. What a storm is stands in `chaos.storm`, how it is run in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
 from chaos.faults import FaultKind, Kind
+from chaos.memory_suite import run_memory
 from chaos.run import StormRun, failure_of, run_storm
+from chaos.spoiled_suite import run_spoiled
 from chaos.storm import PCT_DEPTH, PCT_STEPS, SHAPES, draw_storm
 from chaos.transfers import TRANSFERS
 from differential.suites import with_extras
 from engine_under_test.execution.schedule import TURN, Chance, Priorities
 from models.build import world_from
-from models.machines.driving import Driver
-from models.machines.tally import Tally
-from models.shrink import Spec, shrink_world
-from models.streamed_device import KthRefused, StreamedDevice
-from models.walk import WalkShape, walk_ops
-from models.walk_suite import run_and_check
+from models.streamed_device import StreamedDevice
+from models.walk import walk_ops
 from properties.history import OpRecord
 from properties.invariants import ALL
-from properties.op import Op, OpKind
+from properties.op import OpKind
 from properties.suite import CheckResult, Failure, Figure, Label, Profile, Suite, SuiteContext
 from properties.verdict import Verdict
 
 _STORMS = {Profile.QUICK: 3, Profile.PR: 24, Profile.NIGHTLY: 4000}
 _DEVICE_OPS = {Profile.QUICK: 4_000, Profile.PR: 100_000, Profile.NIGHTLY: 1_000_000}
 _FAULTS_FLOOR = {Profile.QUICK: 0, Profile.PR: 1, Profile.NIGHTLY: 300}  # of each kind; a miss by chance: 1 in 10^5
-_MEMORY_WORLDS = ("small-deep", "small-deeper", "priority")  # names in `SHAPES`
-_SHORT, _TO_THE_END = 16, 12  # operations
 _RACE_CHECKS = tuple(each for each in ALL if {"races", "misdeclared"}.intersection(each.needs))
 _STRIKES: Mapping[Kind, OpKind] = {  # the operations of a history by which a kind of fault strikes
     FaultKind.HELD_FENCES: OpKind.HOLD_FENCES,
@@ -46,6 +42,9 @@ _STRIKES: Mapping[Kind, OpKind] = {  # the operations of a history by which a ki
     FaultKind.RESTARTS: OpKind.RESTART,
     FaultKind.ABORTS: OpKind.ABORT,
     FaultKind.ROLLBACKS: OpKind.ROLLBACK,
+    FaultKind.FRAGMENTED_MEMORY: OpKind.FRAGMENT_MEMORY,
+    FaultKind.SICK_ROWS: OpKind.SICK_ROW,
+    FaultKind.SPOILED_SLOTS: OpKind.SPOIL,
 }
 
 
@@ -168,71 +167,6 @@ def run_orders(context: SuiteContext) -> CheckResult:
     )
 
 
-def run_memory(context: SuiteContext) -> CheckResult:
-    """In small worlds each allocation of the device is refused in turn: alone, and with all behind it until memory is back."""
-    names = _MEMORY_WORLDS[: 1 if context.profile is Profile.QUICK else len(_MEMORY_WORLDS)]
-    tally, asked = Tally(), 0
-    failures: tuple[Failure, ...] = ()
-    for name in names:
-        spec = {**SHAPES[name].spec(), "device": "streams"}
-        base = _short_walk(context.seed, SHAPES[name])
-        count = _memory_of(_run_alone(spec, base)).num_asked
-        asked += count
-        for k in range(1, count + 1):
-            for is_for_good in (False, True):
-                story = _with_refusal(base, k, is_for_good)
-                driver = _run_alone(spec, story)
-                tally.add(driver)
-                tally.reached["allocations refused"] += _memory_of(driver).num_refused
-                tally.reached["allocations in turn"] += _memory_of(driver).num_refused > 0
-            context.progress(k, count)
-            if tally.failure is not None:
-                break
-    missed = []
-    if tally.failure is None and tally.reached["allocations in turn"] != 2 * asked:
-        missed.append(f"allocations refused in turn: {tally.reached['allocations in turn']} of {2 * asked}")
-    if tally.failure is not None:
-        spec, ops, violation = tally.failure
-        shrunk = shrink_world(spec, ops, violation, run=run_and_check, max_seconds=context.shrink_s)
-        failures = (Failure(shrunk.violation, f"memory#{context.seed:#x}", shrunk.spec, shrunk.ops, len(ops)),)
-    return CheckResult(
-        "memory",
-        Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID,
-        examples=tally.examples,
-        ops=tally.ops,
-        noops=tally.noops,
-        reached=dict(sorted(tally.reached.items())),
-        missed=tuple(missed),
-        invariants=dict(tally.evaluations),
-        failures=failures,
-        note=f"each of {asked} allocations refused in turn, in {len(names)} worlds",
-    )
-
-
-def _short_walk(seed: int, shape: WalkShape) -> tuple[Op, ...]:
-    """A little of everything but faults, and as many steps as it takes to come to the end."""
-    calm = replace(shape, fault_rate=0.0, restart_rate=0.0, refused_share=0.0, deadline_share=0.0)
-    return (*islice(walk_ops(seed, calm), _SHORT), *(Op(OpKind.STEP),) * _TO_THE_END)
-
-
-def _with_refusal(base: tuple[Op, ...], k: int, is_for_good: bool) -> tuple[Op, ...]:
-    """``is_for_good``: until the drain, which heals every fault."""
-    return (Op(OpKind.REFUSE_MEMORY, k=k, on=is_for_good), *base, Op(OpKind.DRAIN))
-
-
-def _run_alone(spec: Spec, ops: Iterable[Op]) -> Driver:
-    driver = Driver(spec)
-    driver.run(ops)
-    driver.judge_history()
-    return driver
-
-
-def _memory_of(driver: Driver) -> KthRefused:
-    device = driver.world.device
-    assert isinstance(device, StreamedDevice)
-    return device.memory
-
-
 STORMS = Suite("storms", "simulated storms", run_storms, share_s=50.0, has_walk_seeds=True)
 ORDERS = Suite("orders", "order of accesses", run_orders, share_s=60.0)
 RANKS = Suite(
@@ -260,4 +194,5 @@ CONNECTORS = Suite(
     share_s=14.0,
     extras=("connector", "chaos"),
 )
-SUITES: tuple[Suite, ...] = (STORMS, ORDERS, MEMORY, TRANSFERS, RANKS, RANKS_DOCKER, CONNECTORS)
+SPOILED = Suite("spoiled-slots", "every committed slot spoiled once", run_spoiled, share_s=8.0)
+SUITES: tuple[Suite, ...] = (STORMS, ORDERS, MEMORY, SPOILED, TRANSFERS, RANKS, RANKS_DOCKER, CONNECTORS)

@@ -46,6 +46,12 @@ def _memory(op: Op) -> tuple[str, str]:
     return f"refuse memory {op.k}", f"allocation number {op.k} from now on{', and every later one' if op.on else ''}"
 
 
+def _pieces(op: Op) -> tuple[str, str]:
+    if op.k < 1:
+        return "join memory", "free memory lies in one piece"
+    return f"fragment memory {op.k}", f"free memory lies in pieces of {op.k} words"
+
+
 def _place(k: int) -> str:
     return "the oldest" if k == 0 else f"the oldest but {k}"
 
@@ -61,6 +67,12 @@ _WORDS: dict[OpKind, Callable[[Op], tuple[str, str]]] = {
     OpKind.ROLLBACK: lambda _op: ("rollback", "the next step is reserved, then undone"),
     OpKind.REFUSE_BLOCK: lambda op: (f"refuse block {op.k}", f"block number {op.k} taken from now on"),
     OpKind.REFUSE_MEMORY: _memory,
+    OpKind.FRAGMENT_MEMORY: _pieces,
+    OpKind.SICK_ROW: lambda op: (f"sick row {op.k}", "this row of the newest plan in flight comes to no number"),
+    OpKind.SPOIL: lambda op: (
+        f"spoil {op.request_id or 'the last'} at {op.k}",
+        f"the slot of that position holds {'a wrong number' if op.on else 'no number'}",
+    ),
     OpKind.HOLD_FENCES: _fences,
     OpKind.ADVANCE: lambda op: (f"advance {op.seconds:g} s", "the clock moves"),
     OpKind.DRAIN: lambda _op: ("drain", "faults healed, everything runs to its end"),

@@ -14,6 +14,7 @@ import torch
 from differential.compare import Divergence, Emitted
 from differential.setting import Setting
 from engine_under_test.model.weights import LlamaWeights
+from engine_under_test.seams import Space
 from engine_under_test.types import FinishReason, Plan
 from properties.invariants.catalogue import CATALOGUE
 from properties.verdict import Violation
@@ -36,9 +37,9 @@ class StepwiseMemory:
         self.asked.append(0)
         self.refused.append(False)
 
-    def admit(self, num_bytes: int) -> bool:
+    def admit(self, num_bytes: int, space: Space = Space.DEVICE) -> bool:
         """See `seams.Memory`."""
-        del num_bytes
+        del num_bytes, space
         if not self.asked:
             return True
         self.asked[-1] += 1

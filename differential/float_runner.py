@@ -25,7 +25,7 @@ from properties.suite import CheckResult, Profile, SuiteContext
 SUITE_ID = "float-runner"
 MOST_ROWS = 34  # packed products have another way for one row, for several, and for more than 32
 WIDE = (48, 64, 65, 96, 128, 129)  # rows that a kernel may take for a tile of its own, and beside them
-_ALLOCATIONS = 2 + 2 * LAYERS + 1  # of a step: its batch, its hidden states, two a layer, its logits
+_ALLOCATIONS = 2 + 1 + 2 * LAYERS + 1 + 1  # of a step: its batch on both sides, hidden states, two a layer, logits, tokens
 
 
 # Memory

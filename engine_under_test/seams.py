@@ -32,9 +32,18 @@ class BlockGate(Protocol):
         """Asked once for each block about to be taken from the free queue; False refuses the reservation."""
 
 
+class Space(StrEnum):
+    """Where memory is taken from."""
+
+    DEVICE = "device"
+    PINNED = "pinned"  # of the host, and the device reads or writes it
+    HOST = "host"
+
+
 class Memory(Protocol):
-    def admit(self, num_bytes: int) -> bool:
-        """Asked once for each allocation that a step makes on the device; False refuses it, and with it the step."""
+    def admit(self, num_bytes: int, space: Space = Space.DEVICE) -> bool:
+        """Asked once for each allocation that a step makes, on whichever side, for so many bytes in one piece; False refuses
+        it, and with it the step."""
 
 
 class Observer(Protocol):

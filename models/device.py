@@ -23,11 +23,24 @@ from properties.doubles import RecordingNoise
 from properties.moment import ChoiceFacts, Execution, NoiseAddress
 from properties.op import Op
 
+SICK = np.uint64(0x7FF8_51CC_51CC_51CC)  # stands in a cell that holds no number
+
 
 class Flight:
     """A launched plan on its way: first queued, then executed, then handed in (or lost)."""
 
-    __slots__ = ("execution", "is_dropped", "is_handed", "is_refused", "plan_id", "step", "tracks", "uses", "writes")
+    __slots__ = (
+        "execution",
+        "is_dropped",
+        "is_handed",
+        "is_refused",
+        "plan_id",
+        "sick_rows",
+        "step",
+        "tracks",
+        "uses",
+        "writes",
+    )
 
     def __init__(self, step: PlannedStep, tracks: list[Track]) -> None:
         self.step = step
@@ -37,6 +50,7 @@ class Flight:
         self.is_handed = False
         self.is_dropped = False  # it will never run
         self.is_refused = False  # the device had no memory for it
+        self.sick_rows: set[int] = set()  # they came to no number
         reservation = step.reservation
         self.uses: frozenset[int] = frozenset(chain.from_iterable(reservation.tables)).union(
             *(copy[:2] for copy in reservation.copies)
@@ -58,6 +72,7 @@ class Device:
         self._tracks: dict[Key, Track] = {}
         self._stream: deque[Flight] = deque()
         self._noise = RecordingNoise(PhiloxNoise())
+        self._is_spoiled = False
         self._runner = self._new_runner()
         self._look_at_store()
 
@@ -73,6 +88,18 @@ class Device:
         anything here."""
         del kth, is_for_good
         return False
+
+    def fragment_memory(self, num_words: int) -> bool:
+        """Free memory lies in pieces of so many words, none larger; 0: in one. Whether that changes anything here."""
+        del num_words
+        return False
+
+    def spoil(self, slot: int, is_wrong: bool) -> None:
+        """The slot holds no number, which the device tells of whoever reads it; or a wrong one, of which it knows nothing."""
+        self._is_spoiled = True
+        cell = SICK ^ np.uint64(slot + 1) if is_wrong else SICK
+        self._flat[2 * slot : 2 * slot + 2] = cell
+        self._shadow[2 * slot : 2 * slot + 2] = cell
 
     def begin(self, op_index: int, op: Op) -> None:
         """World begins an op: for devices that play with time."""
@@ -185,6 +212,9 @@ class Device:
         step = flight.step
         ends = list(map(add, step.plan.starts, step.plan.num_tokens))
         tracks = flight.tracks
+        if self._is_spoiled and (is_sick := (launch.cells == SICK).any(axis=1)).any():
+            begins = (0, *launch.row_ends)
+            flight.sick_rows.update(row for row, end in enumerate(launch.row_ends) if is_sick[begins[row] : end].any())
         self._law.extend(tracks, ends)
         return Execution(
             step=step,

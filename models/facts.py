@@ -211,9 +211,11 @@ class ModelFacts:
         moved = {place: pages.get(content.get(block), block) for place, block in moved.items()}
         return tuple(moved.get(place, block) for place, block in enumerate(table))
 
-    def abandoned(self, lost: Sequence[Plan], in_flight: Sequence[Plan], after: Snapshot) -> None:
-        """``in_flight``: the plans launched before the lost ones, still on their way."""
-        self.retry.abandoned(lost, self.requests.live)
+    def abandoned(
+        self, lost: Sequence[Plan], in_flight: Sequence[Plan], after: Snapshot, to_blame: Collection[int] = ()
+    ) -> None:
+        """``in_flight``: the plans launched before the lost ones, still on their way. ``to_blame``: rows of the oldest lost."""
+        self.retry.abandoned(lost, self.requests.live, to_blame)
         tables = {(s.request_id, s.choice, s.incarnation): s.table + s.reserved for s in after.sequences()}
         ahead: dict[RowId, list[tuple[int, bool]]] = {}
         for plan in in_flight:
@@ -268,7 +270,8 @@ class ModelFacts:
             elif kind is _LOADED:
                 found = found or self._loaded(row, event.blocks, event.tokens)
             elif row[:3] in self.requests.live:
-                found = found or self._own_end(row[:3], FinishReason(event.reason), after)
+                wrong = self._own_end(row[:3], FinishReason(event.reason), after)
+                found = found or wrong
         self.retry.told()
         return found
 

@@ -6,7 +6,7 @@ made, lost, refused and committed; whom of the rows a target leaves out of the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from engine_under_test.types import Plan
 from models.allocator_model import Key
@@ -24,7 +24,7 @@ class RetryModel:
 
     def __init__(self) -> None:
         self.retried: tuple[Key, ...] = ()  # of a lost plan, when the latest plan was asked for
-        self.lost_twice: frozenset[Key] = frozenset()  # with the plan that was abandoned last
+        self.lost_twice: frozenset[Key] = frozenset()  # with the plan that was abandoned last, or to blame for its loss
         self.excused: set[Life] = set()  # may end with an error
         self._lost: tuple[Key, ...] = ()  # rows of a plan lost for the first time, not tried again yet
         self._second: int | None = None  # the plan in flight that is a second try
@@ -51,10 +51,17 @@ class RetryModel:
             self._perhaps = plan.plan_id if self._is_hidden or (self._lost and not is_second) else self._perhaps
         self._lost, self._is_hidden = (), False
 
-    def abandoned(self, lost: Sequence[Plan], live: Mapping[Key, ChoiceFacts]) -> None:
-        """The oldest of the lost plans is the one that failed."""
-        rows = [row for row in lost[0].row_ids() if (facts := live.get(row[:3])) is not None and facts.epoch == row.epoch]
-        keys = tuple(row[:3] for row in rows)
+    def abandoned(self, lost: Sequence[Plan], live: Mapping[Key, ChoiceFacts], to_blame: Collection[int] = ()) -> None:
+        """The oldest of the lost plans is the one that failed; if it is known which of its rows are `to_blame`, these end."""
+        named = list(enumerate(lost[0].row_ids()))
+        rows = [(n, row) for n, row in named if (facts := live.get(row[:3])) is not None and facts.epoch == row.epoch]
+        if to_blame:
+            self.lost_twice = frozenset(row[:3] for number, row in rows if number in to_blame)
+            self.excused.update(_lives(self.lost_twice))
+            self._lost, self._is_hidden = (), False
+            self._second = self._perhaps = None
+            return
+        keys = tuple(row[:3] for _, row in rows)
         is_second, is_perhaps = lost[0].plan_id == self._second, lost[0].plan_id == self._perhaps
         self.lost_twice = frozenset(keys if is_second else ())
         self.excused.update(_lives(keys if is_second or is_perhaps else ()))

@@ -6,7 +6,7 @@ Judges nothing: races and undeclared accesses are handed to whoever asks (`order
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import numpy as np
@@ -17,28 +17,35 @@ from engine_under_test.execution.fingerprint import BUFFER, FingerprintLaunch, F
 from engine_under_test.execution.runner import Move
 from engine_under_test.execution.schedule import Chooser, Delays
 from engine_under_test.execution.simulated_device import SimulatedDevice
-from engine_under_test.seams import DeviceOp
+from engine_under_test.seams import DeviceOp, Space
 from engine_under_test.types import Caps, DeviceChoice, Misdeclared, PlannedStep, Race
 from models.device import Device, Flight
 from properties.moment import Execution, NoiseAddress
 from properties.op import Op
 
+_WORD_BYTES = 8
 HIDDEN = np.uint64(0x7FF8_1DDE_41DD_E41D)  # stands in every page that the running operation has not declared
 
 
 class KthRefused:
-    """Memory of a device that refuses the k-th allocation from when it was told to."""
+    """Memory that refuses the k-th allocation from when it was told to, on whichever side, or those too large for a piece."""
 
     def __init__(self) -> None:
         self.left = 0  # allocations up to the refused one; 0: none is
         self.is_for_good = False
-        self.num_asked = 0
-        self.num_refused = 0
+        self.largest_piece = 0  # bytes; 0: free memory lies in one piece
+        self.asked: Counter[Space] = Counter()
+        self.refused: Counter[Space] = Counter()
+        self.largest_asked = 0  # bytes
+        self.num_scattered = 0  # allocations for which there was no piece
 
-    def admit(self, num_bytes: int) -> bool:
+    def admit(self, num_bytes: int, space: Space = Space.DEVICE) -> bool:
         """See `seams.Memory`."""
-        del num_bytes
-        self.num_asked += 1
+        self.asked[space] += 1
+        self.largest_asked = max(self.largest_asked, num_bytes)
+        if self.largest_piece and num_bytes > self.largest_piece:
+            self.num_scattered += 1
+            return False
         if self.left == 0:
             return True
         if self.left > 1:
@@ -46,8 +53,17 @@ class KthRefused:
             return True
         if not self.is_for_good:
             self.left = 0
-        self.num_refused += 1
+        self.refused[space] += 1
         return False
+
+    @property
+    def num_asked(self) -> int:
+        return self.asked.total()
+
+    @property
+    def num_refused(self) -> int:
+        """By number, not for want of a piece."""
+        return self.refused.total()
 
 
 class StreamedDevice(Device):
@@ -81,7 +97,7 @@ class StreamedDevice(Device):
 
     @property
     def is_short(self) -> bool:
-        return self.memory.left > 0
+        return self.memory.left > 0 or self.memory.largest_piece > 0
 
     def refuse_memory(self, kth: int, is_for_good: bool) -> bool:
         memory = self.memory
@@ -93,6 +109,12 @@ class StreamedDevice(Device):
     def write_block(self, block: int, data: bytes) -> Move:
         """See `execution.runner.Mover`."""
         return self._runner.write_block(block, data)
+
+    def fragment_memory(self, num_words: int) -> bool:
+        found = max(num_words, 0) * _WORD_BYTES
+        did = found != self.memory.largest_piece
+        self.memory.largest_piece = found
+        return did
 
     def launch(self, step: PlannedStep) -> Flight:
         """The plan is put on the streams at once."""

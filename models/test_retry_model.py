@@ -73,3 +73,15 @@ def test_behind_a_refusal_a_loss_excuses_and_demands_nothing() -> None:
     model.abandoned([plan_of(2, A)], LIVE)
     assert model.excused == {("a", 1)}
     assert not model.lost_twice
+
+
+def test_rows_to_blame_end_and_the_others_are_no_second_try() -> None:
+    model = RetryModel()
+    model.planned(plan_of(1, A, B, C))
+    model.abandoned([plan_of(1, A, B, C)], LIVE, (1,))
+    assert model.lost_twice == {B}
+    assert model.excused == {("b", 1)}
+    model.planned(plan_of(2, A, C))
+    assert model.retried == ()
+    model.abandoned([plan_of(2, A, C)], LIVE)
+    assert not model.lost_twice

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
@@ -101,6 +101,9 @@ class World:
             OpKind.LAND_AGAIN: lambda op: self._land_again(op.k),
             OpKind.REFUSE_MEMORY: lambda op: self._refuse_memory(op.k, op.on),
             OpKind.LINK: lambda op: self._link(op.k),
+            OpKind.FRAGMENT_MEMORY: lambda op: self._fragment_memory(op.k),
+            OpKind.SICK_ROW: lambda op: self._sicken(op.k),
+            OpKind.SPOIL: lambda op: self._spoil(op.request_id, op.k, op.on),
             OpKind.RESET_CACHE: lambda _op: self._reset(),
             OpKind.RESTART: lambda op: self._restart(keeps_content=op.on),
             OpKind.DRAIN: lambda _op: self._drain(),
@@ -261,6 +264,8 @@ class World:
         flight = waiting[k]
         if not self._execute(flight):
             return True
+        if flight.sick_rows:
+            return self._abandon(self._flights.index(flight), never_runs=False, to_blame=flight.sick_rows)
         before = self._watch.snapshot
         execution = flight.execution
         assert execution is not None
@@ -361,12 +366,16 @@ class World:
         self._watch.judge(Happening.ROLLED_BACK, before, after, events, wrong, planned=step)
         return did or step is not None
 
-    def _abandon(self, k: int, never_runs: bool) -> bool:
+    def _abandon(self, k: int, never_runs: bool, to_blame: Collection[int] = ()) -> bool:
         if not self.caps.has_transaction or not 0 <= k < len(self._flights):
             return False
         before = self._watch.snapshot
         lost = self._flights[k:]
-        told = self._more.abandon(lost[0].plan_id, "the device lost the plan")
+        told = (
+            self._more.abandon(lost[0].plan_id, "what a row came to is no number", to_blame)
+            if to_blame
+            else self._more.abandon(lost[0].plan_id, "the device lost the plan")
+        )
         after, events = self._watch.observe()
         wrong = None
         if not told:
@@ -377,7 +386,7 @@ class World:
         self._past.extend(flight for flight in lost if not flight.is_dropped)
         self._lost += [flight for flight in lost if flight.execution is None and not flight.is_dropped]
         self._watch.had_fault()
-        self.facts.abandoned([f.step.plan for f in lost], [f.step.plan for f in self._flights], after)
+        self.facts.abandoned([f.step.plan for f in lost], [f.step.plan for f in self._flights], after, to_blame)
         wrong = self._watch.learn(events, before, after) or wrong
         steps = tuple(flight.step for flight in lost)
         self._watch.judge(Happening.ABANDONED, before, after, events, wrong, landed=steps[0], abandoned=steps)
@@ -437,6 +446,35 @@ class World:
         self._watch.is_cut_off = fault is LinkFault.STALL or (self._watch.is_cut_off and fault is not LinkFault.NONE)
         return did
 
+    def _fragment_memory(self, num_words: int) -> bool:
+        did = self.caps.has_transaction and self.device.fragment_memory(num_words)
+        self._watch.is_short = self.device.is_short
+        return did
+
+    def _sicken(self, k: int) -> bool:
+        """Told when the plan lands: nobody knows it before."""
+        if not (self._can_blame and self._flights) or not 0 <= k < self._flights[-1].step.plan.num_rows:
+            return False
+        self._flights[-1].sick_rows.add(k)
+        return True
+
+    def _spoil(self, request_id: str, position: int, is_wrong: bool) -> bool:
+        """Only what is committed: the rest is still to be written. Without a name: of who entered last.
+
+        Not where blocks are stored elsewhere, since what is spoiled here would come back as if it were good.
+        """
+        size = self.caps.block_size
+        for each in reversed(self._watch.snapshot.running if self._can_blame and not self.caps.has_remote else ()):
+            if request_id in ("", each.request_id) and 0 <= position < min(each.committed_len, len(each.table) * size):
+                self.device.spoil(each.table[position // size] * size + position % size, is_wrong)
+                return True
+        return False
+
+    @property
+    def _can_blame(self) -> bool:
+        """The target recovers as a whole engine does: rows that are to blame may be named to it."""
+        return self.caps.has_transaction and self.caps.has_restart
+
     def _advance(self, op: Op) -> bool:
         if not op.seconds > 0:
             return False
@@ -483,6 +521,7 @@ class World:
         self._refuse(0)
         self._refuse_memory(0, False)
         self._link(0)
+        self._fragment_memory(0)
         self._hold(False)
         self._watch.healed()
         did = False

@@ -31,7 +31,10 @@ class OpKind(StrEnum):
     REFUSE_BLOCK = "refuse_block"  # k: the k-th block taken from now on is refused, once
     ABANDON = "abandon"  # k: the k-th plan in flight is lost, and every later one; on: whatever did not run yet never will
     LAND_AGAIN = "land_again"  # k: a result that was handed in or abandoned before (0 = latest) is handed in (again)
-    REFUSE_MEMORY = "refuse_memory"  # k: the device refuses the k-th allocation from now on, once; on: and all later ones
+    REFUSE_MEMORY = "refuse_memory"  # k: the k-th allocation from now on is refused, once; on: and all later ones
+    FRAGMENT_MEMORY = "fragment_memory"  # k: free memory lies in pieces of k words, none larger; 0: in one piece again
+    SICK_ROW = "sick_row"  # k: the k-th row of the newest plan in flight comes to no number: it alone is to blame
+    SPOIL = "spoil"  # request_id (none: who runs last), k: the slot of its k-th position holds no number; on: a wrong one
     LINK = "link"  # k: what befalls the link to the remote pool, by its place in `types.LinkFault`; 0 heals it
     RESET_CACHE = "reset_cache"
     RESTART = "restart"  # on: the memory keeps its content

@@ -14,6 +14,7 @@ from engine_under_test.execution.schedule import Chance, Chooser, Delays, Priori
 from engine_under_test.execution.simulated_device import SimulatedDevice
 from engine_under_test.execution.transformer import TransformerRunner
 from engine_under_test.model.weights import LlamaConfig, tiny_random
+from engine_under_test.seams import Space
 from engine_under_test.types import FinishReason
 
 VOCAB = 16
@@ -182,8 +183,10 @@ class Refusing:
 
     def __init__(self, kth: int, is_for_good: bool = False) -> None:
         self.kth, self.is_for_good, self.num_asked, self.num_refused = kth, is_for_good, 0, 0
+        self.spaces: set[Space] = set()  # where it was asked for some
 
-    def admit(self, num_bytes: int) -> bool:
+    def admit(self, num_bytes: int, space: Space = Space.DEVICE) -> bool:
+        self.spaces.add(space)
         assert num_bytes > 0
         self.num_asked += 1
         refuses = self.num_asked >= self.kth if self.is_for_good else self.num_asked == self.kth
@@ -209,6 +212,7 @@ def test_whatever_allocation_is_refused_nobody_is_told_another_token(depth: int)
 
     plain, counted = told(10**6, False)
     assert counted.num_asked >= 20
+    assert counted.spaces == set(Space)
     for kth in range(1, counted.num_asked + 1):
         once, memory = told(kth, False)
         assert memory.num_refused == 1

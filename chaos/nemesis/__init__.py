@@ -10,6 +10,7 @@ from chaos.nemesis import (
     aborts,
     bandwidth,
     cache_resets,
+    fragmented_memory,
     held_fences,
     latency,
     limit_data,
@@ -21,8 +22,10 @@ from chaos.nemesis import (
     reset_peer,
     restarts,
     rollbacks,
+    sick_rows,
     slicer,
     slow_close,
+    spoiled_slots,
     stale_results,
     store_frozen,
     store_killed,
@@ -46,6 +49,9 @@ _ALL = (
     restarts.NEMESIS,
     aborts.NEMESIS,
     rollbacks.NEMESIS,
+    fragmented_memory.NEMESIS,
+    sick_rows.NEMESIS,
+    spoiled_slots.NEMESIS,
 )
 NEMESES: Final[Mapping[Kind, Nemesis]] = {nemesis.kind: nemesis for nemesis in _ALL}
 

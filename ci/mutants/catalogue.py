@@ -12,6 +12,8 @@ from ci.mutants import (
     of_memory,
     of_models,
     of_numerics,
+    of_overcorrection,
+    of_overlap,
     of_ranks,
     of_runner,
     of_sampling,
@@ -34,6 +36,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *of_text.MUTANTS,
     *of_models.MUTANTS,
     *of_streams.MUTANTS,
+    *of_overlap.MUTANTS,
     *of_transfers.MUTANTS,
     *of_ranks.MUTANTS,
+    *of_overcorrection.MUTANTS,
 )

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.mutants.mutant import Fate
+from ci.mutants.catalogue import MUTANTS
+from ci.mutants.mutant import Fate, Mutant
 
 _HERE = Path(__file__).parent
 _CLASSES = {
@@ -67,7 +69,7 @@ def read_kills(path: Path = _HERE / "kills.json") -> dict[str, str]:
     return {entry["id"]: entry["by"] for entry in table if entry["verdict"] == Fate.KILLED}
 
 
-def document(bugs: tuple[Bug, ...], kills: dict[str, str]) -> str:
+def document(bugs: tuple[Bug, ...], kills: dict[str, str], mutants: tuple[Mutant, ...] = MUTANTS) -> str:
     """docs/corpus.md."""
     fates = [bug.fate(kills) for bug in bugs]
     counts = {word: sum(fate.startswith(word) for fate in fates) for word in ("killed", "survived", "not expressible")}
@@ -84,7 +86,19 @@ def document(bugs: tuple[Bug, ...], kills: dict[str, str]) -> str:
         lines += ["", f"## Class {number}: {name}", "", "| bug | what went wrong | here |", "|---|---|---|"]
         rows = [(bug, fate) for bug, fate in zip(bugs, fates, strict=True) if bug.number == number]
         lines += [f"| [{bug.id}]({bug.url}) | {bug.title} | {fate} |" for bug, fate in rows]
-    return "\n".join(lines) + "\n"
+    return "\n".join((*lines, *_over_corrections(mutants, kills))) + "\n"
+
+
+def _over_corrections(mutants: tuple[Mutant, ...], kills: dict[str, str]) -> Iterator[str]:
+    """Fixes that go too far, beside what they fix."""
+    yield from ("", "## Fixes that go too far", "")
+    yield "The fix of a bug is the next bug, where corruption becomes a leak, a hang or a thrash. Each row is a mutant that no longer"
+    yield "has the fault of the one beside it, and has one of these instead."
+    yield from ("", "| over-correction | of | what goes wrong | here |", "|---|---|---|---|")
+    for mutant in mutants:
+        if mutant.over_corrects:
+            fate = f"killed by {kills[mutant.id]}" if mutant.id in kills else "survived"
+            yield f"| `{mutant.id}` | `{mutant.over_corrects}` | {mutant.note} | {fate} |"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ class Mutant:
     """``origin`` names the public bug that it re-creates ("vllm 45357"), ``url`` where it is described. ``file`` is relative
     to the repository ("engine_under_test/kv/transaction.py"). ``snippet`` must occur in it exactly once. ``note`` says in a
     sentence what the bug does. ``hunts``: the suites that look for it, in this order; none: the stories and every suite that
-    needs no optional part of the installation."""
+    needs no optional part of the installation. ``over_corrects``: another mutant's identifier, if this is what a fix of that
+    one's bug becomes when it goes too far: nothing is corrupted any more, but something leaks, hangs or thrashes."""
 
     id: str
     origin: str
@@ -26,6 +27,7 @@ class Mutant:
     replacement: str
     note: str
     hunts: tuple[str, ...] = ()
+    over_corrects: str = ""
 
     @property
     def module(self) -> str:

@@ -64,4 +64,16 @@ MUTANTS: tuple[Mutant, ...] = (
         "The ranks begin anew with empty stores, and the engine goes on with tables of what they held.",
         _HUNT,
     ),
+    Mutant(
+        "rows-of-a-rank-in-its-own-order",
+        "minisgl-set-order-across-ranks",
+        "https://github.com/sgl-project/mini-sglang/pull/113",
+        _MODELS,
+        '        return self._sum(super()._digests(read, rows), "digests")\n',
+        "        found = super()._digests(read, rows)\n"
+        "        order = slice(None, None, -1 if self._collectives.rank else 1)\n"
+        '        return self._sum(found[order].copy(), "digests")[order]\n',
+        "A rank puts the rows of a batch in an order of its own, and sums of different requests are added up.",
+        _HUNT,
+    ),
 )

@@ -32,3 +32,14 @@ def test_each_bug_has_mutants_that_exist_or_a_reason() -> None:
 )
 def test_the_fate_is_told(bug: Bug, kills: dict[str, str], said: str) -> None:
     assert bug.fate(kills) == said
+
+
+def test_a_fix_that_goes_too_far_stands_beside_what_it_fixes() -> None:
+    known = {mutant.id: mutant for mutant in MUTANTS}
+    over = [mutant for mutant in MUTANTS if mutant.over_corrects]
+    assert len(over) >= 5
+    for mutant in over:
+        assert known[mutant.over_corrects].over_corrects == "", mutant.id
+    page = document((), {over[0].id: "SC-7"}, tuple(over[:2]))
+    assert f"| `{over[0].id}` | `{over[0].over_corrects}` | {over[0].note} | killed by SC-7 |" in page
+    assert f"| `{over[1].id}` | `{over[1].over_corrects}` | {over[1].note} | survived |" in page

@@ -17,6 +17,7 @@ Optional verbs are present exactly when `engine_under_test.types.Caps` says so: 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from engine_under_test.execution.runner import Mover
@@ -71,8 +72,11 @@ class TransactionalTarget(Target, Protocol):
     def rollback(self, step: PlannedStep) -> None:
         """Undoes `reserve` as if it had not been; preemptions that made room for it stay."""
 
-    def abandon(self, plan_id: int, reason: str) -> bool:
-        """The device lost this plan: it and every later one in flight are abandoned. False if it is not in flight."""
+    def abandon(self, plan_id: int, reason: str, to_blame: Collection[int] = ()) -> bool:
+        """The device lost this plan: it and every later one in flight are abandoned. False if it is not in flight.
+
+        ``to_blame``: its rows that alone made it fail, if that is known: their requests end, nobody else's.
+        """
 
     def refuse_block(self, kth: int | None) -> None:
         """The k-th block (from 1) taken from the free queue from now on is refused, once. None: none is."""

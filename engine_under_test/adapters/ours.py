@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -202,8 +203,8 @@ class AssayTarget:
     def rollback(self, step: PlannedStep) -> None:
         self._engine.rollback(step)
 
-    def abandon(self, plan_id: int, reason: str) -> bool:
-        was_in_flight = self._engine.abandon(plan_id, reason)
+    def abandon(self, plan_id: int, reason: str, to_blame: Collection[int] = ()) -> bool:
+        was_in_flight = self._engine.abandon(plan_id, reason, to_blame)
         self._device.in_flight.intersection_update(self._engine.plans_in_flight)
         return was_in_flight
 

@@ -7,7 +7,7 @@ values, which is taken once when a runner is built.
 from __future__ import annotations
 
 from engine_under_test.errors import RunnerError
-from engine_under_test.seams import Memory
+from engine_under_test.seams import Memory, Space
 
 
 class AmpleMemory:
@@ -15,7 +15,7 @@ class AmpleMemory:
 
     __slots__ = ()
 
-    def admit(self, num_bytes: int) -> bool:  # noqa: ARG002 - the seam's signature
+    def admit(self, num_bytes: int, space: Space = Space.DEVICE) -> bool:  # noqa: ARG002 - the seam's signature
         """See `seams.Memory`."""
         return True
 
@@ -28,7 +28,7 @@ class StepMemory:
     def __init__(self, memory: Memory | None) -> None:
         self._memory: Memory = AmpleMemory() if memory is None else memory
 
-    def take(self, what: str, num_bytes: int) -> None:
+    def take(self, what: str, num_bytes: int, space: Space = Space.DEVICE) -> None:
         """Raises RunnerError if these bytes are refused."""
-        if not self._memory.admit(num_bytes):
-            raise RunnerError(f"out of device memory: {num_bytes} bytes for {what} were refused; run fewer rows at once")
+        if not self._memory.admit(num_bytes, space):
+            raise RunnerError(f"out of {space} memory: {num_bytes} bytes for {what} were refused; run fewer rows at once")

@@ -21,12 +21,19 @@ from functools import partial
 from typing import Any
 
 from engine_under_test.errors import OutOfMemory
-from engine_under_test.seams import DeviceOp, Fence, Memory, Page, Stream, StreamDevice
+from engine_under_test.seams import DeviceOp, Fence, Memory, Page, Space, Stream, StreamDevice
 from engine_under_test.types import BlockCopy, Reservation
 
 INPUTS, OUTPUTS = "inputs", "outputs"  # buffers on the device
 PINNED_INPUTS, PINNED_OUTPUTS = "pinned inputs", "pinned outputs"  # buffers of the host that the device reads and writes
 _WORD_BYTES = 8
+_ALLOCATIONS = (  # of a step, in this order
+    ("what the host notes of it", Space.HOST),
+    (PINNED_INPUTS, Space.PINNED),
+    (INPUTS, Space.DEVICE),
+    (OUTPUTS, Space.DEVICE),
+    (PINNED_OUTPUTS, Space.PINNED),
+)
 SAMPLES = Page("samples", 0)  # the tokens sampled last, for plans behind
 
 
@@ -104,7 +111,7 @@ class StepStreams:
     ) -> StreamedStep:
         """``before``: fills and copies, in order. ``rows`` declares what `compute` reads and writes in KV; it is given the
         inputs as the device has them by then, and returns the outcome. Raises OutOfMemory, with nothing on the device, if one
-        of the four staging buffers is refused."""
+        of the four staging buffers, or what the host needs, is refused."""
         self._allocate(plan_id, rows)
         device, buffers = self._device, self._buffers[self._next]
         self._next = (self._next + 1) % len(self._buffers)
@@ -141,11 +148,12 @@ class StepStreams:
         return step
 
     def _allocate(self, plan_id: int, rows: DeviceOp) -> None:
-        """Asks for each staging buffer, on the host and on the device: a word for each page that the rows touch."""
+        """Asks for what the step needs on the host, then for each staging buffer on both sides of the bus: a word for each
+        page that the rows touch."""
         memory = self._memory
         if memory is None:
             return
         num_bytes = _WORD_BYTES * (len(rows.reads) + len(rows.writes))
-        for name in (PINNED_INPUTS, INPUTS, OUTPUTS, PINNED_OUTPUTS):
-            if not memory.admit(num_bytes):
+        for name, space in _ALLOCATIONS:
+            if not memory.admit(num_bytes, space):
                 raise OutOfMemory(f"plan {plan_id}: {num_bytes} bytes of {name} were refused; run fewer rows at once")

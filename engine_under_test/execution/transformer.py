@@ -33,9 +33,10 @@ from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Sampled
 from engine_under_test.sampling.torch_sampler import sample_and_tell
-from engine_under_test.seams import Device, DeviceOp, Fence, Memory, Noise, Page, StreamDevice
+from engine_under_test.seams import Device, DeviceOp, Fence, Memory, Noise, Page, Space, StreamDevice
 from engine_under_test.types import BlockCopy, Plan, Reservation
 
+_TOKEN_BYTES = 8
 BUFFER = "kv"  # of every page that this runner declares: keys and values of all layers of a block
 
 
@@ -202,6 +203,8 @@ class TransformerRunner:
             logits = whole[: len(rows)]
             _require_finite(plan, rows + [part.row for part in parts for _ in part.positions], whole)
             asked = draws(plan, self._last.find)
+            if rows:
+                self._memory.take("tokens on the host", _TOKEN_BYTES * len(rows), Space.HOST)
             tokens, logprobs = sample_and_tell(logits, asked, self._noise, self._processors) if rows else Sampled([])
             told = NOTHING_TOLD
             if logprobs or parts:
@@ -221,6 +224,7 @@ class TransformerRunner:
 
     def _compute(self, plan: Plan, reservation: Reservation, parts: Sequence[PromptPart]) -> torch.Tensor:
         """The logits of the rows that sample, then those of the parts of prompts."""
+        self._memory.take("the batch on the host", num_bytes(plan, reservation), Space.HOST)
         self._memory.take("the batch", num_bytes(plan, reservation))
         batch = lay_out(plan, reservation, self._block_size, self._place, parts)
         for place, row in batch.pending:

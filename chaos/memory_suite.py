@@ -1,0 +1,116 @@
+"""The suite `memory`: in small worlds each allocation of a step is refused in turn, on either side of the bus; and free memory
+lies in pieces of every size.
+
+Owns the enumeration and its floors: how much is asked for is counted in a run without a refusal, so that nothing is left out
+when a step asks for more. What must hold is the catalogue's: above all, whoever is not refused twice gets the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from chaos.storm import SHAPES
+from engine_under_test.seams import Space
+from models.machines.driving import Driver
+from models.machines.tally import Tally
+from models.shrink import Spec, shrink_world
+from models.streamed_device import KthRefused, StreamedDevice
+from models.walk import WalkShape, walk_ops
+from models.walk_suite import run_and_check
+from properties.op import Op, OpKind
+from properties.suite import CheckResult, Failure, Profile, SuiteContext
+from properties.verdict import Verdict
+
+_WORLDS = ("small-deep", "small-deeper", "priority")  # names in `SHAPES`
+_SHORT, _TO_THE_END = 14, 12  # operations
+_WORD_BYTES = 8
+_NAMES = {Space.DEVICE: "allocations of the device", Space.PINNED: "pinned buffers", Space.HOST: "allocations of the host"}
+
+
+def run_memory(context: SuiteContext) -> CheckResult:
+    """Each k-th allocation alone, and with all behind it until memory is back; each size of a piece; up to a violation."""
+    names = _WORLDS[: 1 if context.profile is Profile.QUICK else len(_WORLDS)]
+    tally, asked, sizes, missed = Tally(), 0, 0, list[str]()
+    for name in names:
+        spec = {**SHAPES[name].spec(), "device": "streams"}
+        base = short_walk(context.seed, SHAPES[name])
+        calm = _memory_of(_run_alone(spec, base))
+        pieces = calm.largest_asked // _WORD_BYTES  # of so many words, all that is asked for fits
+        asked, sizes = asked + calm.num_asked, sizes + pieces - 1
+        for done, story in enumerate((*_refusals(base, calm.num_asked), *_pieces(base, pieces))):
+            driver = _run_alone(spec, story)
+            tally.add(driver)
+            if tally.failure is not None:
+                break
+            _count(tally, _memory_of(driver))
+            context.progress(done, 2 * calm.num_asked + pieces - 1)
+        if tally.failure is not None:
+            break
+        missed += [f"{name}: {what}, none asked for" for space, what in _NAMES.items() if not calm.asked[space]]
+    if tally.failure is None:
+        for what, floor in (("allocations in turn", 2 * asked), ("sizes of pieces in turn", sizes)):
+            if (found := tally.reached[what]) != floor:
+                missed.append(f"{what}: {found} of {floor}")
+    return _result(tally, context, tuple(missed), f"each of {asked} allocations refused in turn, in {len(names)} worlds")
+
+
+def _refusals(base: tuple[Op, ...], count: int) -> Iterator[tuple[Op, ...]]:
+    """For good means until the drain, which heals every fault."""
+    for k in range(1, count + 1):
+        for is_for_good in (False, True):
+            yield (Op(OpKind.REFUSE_MEMORY, k=k, on=is_for_good), *base, Op(OpKind.DRAIN))
+
+
+def _pieces(base: tuple[Op, ...], enough: int) -> Iterator[tuple[Op, ...]]:
+    for num_words in range(1, enough):
+        yield (Op(OpKind.FRAGMENT_MEMORY, k=num_words), *base, Op(OpKind.DRAIN))
+
+
+def _count(tally: Tally, memory: KthRefused) -> None:
+    for space, what in _NAMES.items():
+        tally.reached[f"{what} refused"] += memory.refused[space]
+    tally.reached["allocations in turn"] += memory.num_refused > 0
+    tally.reached["allocations without a piece"] += memory.num_scattered
+    tally.reached["sizes of pieces in turn"] += memory.num_scattered > 0
+
+
+def _result(tally: Tally, context: SuiteContext, missed: tuple[str, ...], note: str) -> CheckResult:
+    failures: tuple[Failure, ...] = ()
+    if tally.failure is not None:
+        spec, ops, violation = tally.failure
+        shrunk = shrink_world(spec, ops, violation, run=run_and_check, max_seconds=context.shrink_s)
+        failures = (Failure(shrunk.violation, f"memory#{context.seed:#x}", shrunk.spec, shrunk.ops, len(ops)),)
+    missed = (*missed, *tally.lacking)
+    return CheckResult(
+        "memory",
+        Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID,
+        examples=tally.examples,
+        ops=tally.ops,
+        noops=tally.noops,
+        reached=dict(sorted(tally.reached.items())),
+        missed=() if failures else missed,
+        invariants=dict(tally.evaluations),
+        failures=failures,
+        note=note,
+    )
+
+
+def short_walk(seed: int, shape: WalkShape) -> tuple[Op, ...]:
+    """A little of everything but faults, and as many steps as it takes to come to the end."""
+    calm = replace(shape, fault_rate=0.0, restart_rate=0.0, refused_share=0.0, deadline_share=0.0)
+    return (*islice(walk_ops(seed, calm), _SHORT), *(Op(OpKind.STEP),) * _TO_THE_END)
+
+
+def _run_alone(spec: Spec, ops: Iterable[Op]) -> Driver:
+    driver = Driver(spec)
+    driver.run(ops)
+    driver.judge_history()
+    return driver
+
+
+def _memory_of(driver: Driver) -> KthRefused:
+    device = driver.world.device
+    assert isinstance(device, StreamedDevice)
+    return device.memory

@@ -1,0 +1,52 @@
+"""Whoever hangs is interrupted, and told as what breaks DI-2; whoever does not is left alone."""
+
+from __future__ import annotations
+
+import select
+import signal
+import threading
+import time
+
+import pytest
+
+from chaos.rank_suite import in_time
+from chaos.watchdog import Hang, within
+
+
+def hang() -> None:
+    """Waits for nothing, and waits again when it is asked to stop."""
+    try:
+        select.select([], [], [], 60)
+    finally:
+        select.select([], [], [], 60)
+
+
+def test_a_wait_without_end_is_interrupted_though_its_cleaning_up_hangs_too() -> None:
+    began = time.monotonic()
+    with pytest.raises(Hang, match=r"not over after 0\.2 s of waiting, at hang"), within(0.2):
+        hang()
+    assert time.monotonic() - began < 20
+
+
+def test_what_is_over_in_time_is_left_alone_and_nothing_rings_later() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with within(0.2):
+        pass
+    time.sleep(0.3)
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_in_another_thread_nothing_is_watched() -> None:
+    done = []
+    thread = threading.Thread(target=lambda: in_time("a", lambda: done.append(1), 0.2))
+    thread.start()
+    thread.join(20)
+    assert done == [1]
+
+
+def test_a_hang_of_ranks_breaks_the_sentence_on_their_deaths() -> None:
+    failure = in_time("two ranks", hang, 0.2)
+    assert failure is not None
+    assert failure.violation.invariant == "DI-2"
+    assert "not over after 0.2 s, at hang" in failure.violation.found
+    assert in_time("two ranks", lambda: None, 5.0) is None
