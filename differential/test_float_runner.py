@@ -23,6 +23,7 @@ from differential.tiny_tasks import Task
 from engine_under_test.errors import RunnerError
 from engine_under_test.execution import attention, memory, products, transformer
 from engine_under_test.execution.transformer import TransformerRunner
+from engine_under_test.seams import Space
 from engine_under_test.types import BlockCopy
 from properties.suite import CheckResult, Profile, SuiteContext
 from properties.verdict import Verdict
@@ -114,7 +115,7 @@ def test_values_that_are_stored_a_little_off_are_found(monkeypatch: pytest.Monke
 
 
 def test_a_runner_that_never_asks_the_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(_memory: memory.StepMemory, _what: str, _num_bytes: int) -> None: ...
+    def take(_memory: memory.StepMemory, _what: str, _num_bytes: int, _space: Space = Space.DEVICE) -> None: ...
 
     monkeypatch.setattr(memory.StepMemory, "take", take)
     result = check(of_memory(3), ["memory refused in turn"])
