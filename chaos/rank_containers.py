@@ -199,8 +199,8 @@ def engine() -> Any:
         client.ping()
     except docker.errors.DockerException as error:
         raise AssayError(
-            f"containers need a Docker engine, found none ({error}); as root, .ci/docker-engine up installs and starts one; else "
-            "start dockerd --storage-driver=vfs, and set DOCKER_HOST if its socket is not the usual one"
+            f"containers need a Docker engine, found none ({error}); as root, .ci/docker-engine up installs and starts one; "
+            "else start dockerd --storage-driver=vfs, and set DOCKER_HOST if its socket is not the usual one"
         ) from error
     return client
 

@@ -35,7 +35,7 @@ from properties.verdict import Violation
 
 JUDGES = (*(each for each in CHECKERS if each.identifier in ("SC-5", "SC-11", "SC-14", "SK-3", "SE-2")), *RANK_CHECKERS)
 PATIENCE = Patience(beat_s=0.1, silence_s=2.0, step_s=4.0)
-_STEP_PHASES = (RankPhase.BEFORE_PLAN, RankPhase.IN_COLLECTIVE, RankPhase.BEFORE_REPLY)
+STEP_PHASES = (RankPhase.BEFORE_PLAN, RankPhase.IN_COLLECTIVE, RankPhase.BEFORE_REPLY)
 _BLOWS = tuple(blow for blow in Blow if blow not in IN_CONTAINERS)
 _NUM_REQUESTS = 6
 _FALSE_ALARMS = 1  # a machine may be so busy that a healthy rank is silent for too long
@@ -107,7 +107,7 @@ class RankRun:
 
 def every_storm(seed: int, world_sizes: Sequence[int] = (2, 4)) -> Iterator[RankStorm]:
     """Each blow at each phase under each policy, at a rank and a step drawn from the seed."""
-    for number, (world_size, blow, phase, policy) in enumerate(product(world_sizes, _BLOWS, _STEP_PHASES, Policy)):
+    for number, (world_size, blow, phase, policy) in enumerate(product(world_sizes, _BLOWS, STEP_PHASES, Policy)):
         random = Random(f"ranks/{seed}/{number}")
         strike = Strike(blow, phase, random.randrange(world_size), random.randint(2, 8))
         yield RankStorm(seed * 1000 + number, world_size, policy, (strike,), random.randint(0, 2))
@@ -118,9 +118,7 @@ def draw_rank_storm(seed: int, world_size: int) -> RankStorm:
     random = Random(f"ranks/storm/{seed}")
     blows = _BLOWS if world_size > 1 else tuple(blow for blow in _BLOWS if blow is not Blow.PART)  # from whom?
     strikes = tuple(
-        Strike(
-            random.choice(blows), random.choice(_STEP_PHASES), random.randrange(world_size), random.randint(1, 8), generation
-        )
+        Strike(random.choice(blows), random.choice(STEP_PHASES), random.randrange(world_size), random.randint(1, 8), generation)
         for generation in range(1, random.choice((2, 2, 3)))
     )
     return RankStorm(seed, world_size, random.choice(tuple(Policy)), strikes, random.randint(0, 2))

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 
 from chaos.rank_device import RankDevice
-from chaos.rank_kills import RankRun, RankStorm, every_storm, run_rank_storm
+from chaos.rank_kills import STEP_PHASES, RankRun, RankStorm, every_storm, run_rank_storm
 from chaos.rank_strikes import Blow, Strike
 from chaos.storm import SHAPES
 from chaos.watchdog import Hang, within
@@ -48,18 +48,20 @@ LONGEST_S = 60.0  # many times what a run takes; whoever is not through by then 
 
 def storms_of(profile: Profile, seed: int) -> Iterator[RankStorm]:
     """A kill and a frozen rank in the quick profile; in pr kills at each phase, another one during the recovery, and one of
-    each other blow but a stall, which takes longest to be noticed; everything at night."""
+    each other blow at phases that take turns from seed to seed, but for a stall, which takes longest to be noticed; everything
+    at night."""
     if profile is Profile.NIGHTLY:
         yield from every_storm(seed)
         return
+    turns = [STEP_PHASES[(seed + number) % len(STEP_PHASES)] for number in range(len(STEP_PHASES))]
     chosen = [
         (2, Policy.CONTINUE, Blow.KILL, RankPhase.IN_COLLECTIVE),
-        (2, Policy.CONTINUE, Blow.FREEZE, RankPhase.IN_COLLECTIVE),
+        (2, Policy.CONTINUE, Blow.FREEZE, turns[0]),
         (2, Policy.END, Blow.KILL, RankPhase.BEFORE_REPLY),
         (4, Policy.CONTINUE, Blow.KILL, RankPhase.BEFORE_PLAN),
-        (2, Policy.END, Blow.RAISE, RankPhase.IN_COLLECTIVE),
-        (2, Policy.CONTINUE, Blow.CUT, RankPhase.BEFORE_REPLY),
-        (4, Policy.END, Blow.PART, RankPhase.IN_COLLECTIVE),
+        (2, Policy.END, Blow.RAISE, turns[1]),
+        (2, Policy.CONTINUE, Blow.CUT, turns[2]),
+        (4, Policy.END, Blow.PART, turns[0]),
     ]
     for number, (size, policy, blow, phase) in enumerate(chosen[: 2 if profile is Profile.QUICK else None]):
         strikes: tuple[Strike, ...] = (Strike(blow, phase, (seed + number) % size, 2 + (seed + number) % 5),)

@@ -9,13 +9,15 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from chaos.document import PAGE
-from chaos.rank_kills import PATIENCE, RankStorm, run_rank_storm
-from chaos.rank_strikes import MEANINGS, Blow, Strike
+from chaos.rank_kills import PATIENCE, STEP_PHASES, RankStorm, run_rank_storm
+from chaos.rank_strikes import IN_CONTAINERS, MEANINGS, Blow, Strike
+from chaos.rank_suite import storms_of
 from engine_under_test.distributed.rank_config import FingerprintModel, RankConfig
 from engine_under_test.distributed.rank_messages import RankPhase
 from engine_under_test.distributed.rank_processes import Processes
@@ -23,6 +25,7 @@ from engine_under_test.distributed.rank_supervisor import Policy, RankSupervisor
 from engine_under_test.distributed.ranks import Ranks
 from engine_under_test.engine import Engine
 from engine_under_test.types import FinishReason, RankEvent, RankEventKind
+from properties.suite import Profile
 from properties.verdict import Verdict
 
 WITHIN_S = 10.0  # where a wall clock judges
@@ -173,6 +176,19 @@ def test_every_blow_is_told_on_the_page_of_faults() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert set(MEANINGS) == set(Blow)
     assert all(f"| `{blow}` | {meaning} |" in page for blow, meaning in MEANINGS.items())
+
+
+@pytest.mark.parametrize(
+    ("profile", "seeds", "left_out"),
+    [(Profile.NIGHTLY, (7,), ()), (Profile.PR, (7, 8, 9), (Blow.STALL,))],
+    ids=str,
+)
+def test_each_blow_falls_at_each_phase_every_night_and_by_turns_in_a_day(
+    profile: Profile, seeds: tuple[int, ...], left_out: tuple[Blow, ...]
+) -> None:
+    fallen = {(strike.blow, strike.phase) for seed in seeds for told in storms_of(profile, seed) for strike in told.strikes}
+    expected = set(product(set(Blow) - {*IN_CONTAINERS, *left_out}, STEP_PHASES))
+    assert {(blow, phase) for blow, phase in fallen if phase is not RankPhase.JOINING} == expected
 
 
 def test_a_storm_says_what_it_is_in_one_line() -> None:
