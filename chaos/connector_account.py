@@ -34,6 +34,7 @@ class Sight(StrEnum):
     STARTED = "store started"
     STOPPED = "store frozen"
     CONTINUED = "store continued"
+    GIVEN_UP = "the store gave up a transfer"
     LINGERS = "connection outlives its other end"  # at the store; amount: seconds so far
     ACTED = "client"  # an operation of the workload
     TOLD = "request ended"

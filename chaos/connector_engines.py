@@ -14,7 +14,16 @@ from random import Random
 
 from chaos.connector_account import Account, Sight
 from chaos.connector_tap import Tap
-from chaos.connector_traffic import PATIENCE_S, STORE_WINDOW_BYTES, draw_op, judge_connection, remotes_of, tapped, totals_of
+from chaos.connector_traffic import (
+    PATIENCE_S,
+    STORE_WINDOW_BYTES,
+    Stalls,
+    draw_op,
+    judge_connection,
+    remotes_of,
+    tapped,
+    totals_of,
+)
 from engine_under_test.adapters.ours import AssayTarget
 from engine_under_test.book import Book
 from engine_under_test.config import EngineConfig
@@ -205,7 +214,8 @@ def _served_whole(laws: Fingerprints, request: Request) -> Track:
 class EngineTraffic:
     """See `connector_traffic.Traffic`."""
 
-    def __init__(self, seed: int, address: tuple[str, int], account: Account, num_engines: int = 2) -> None:
+    def __init__(self, seed: int, address: tuple[str, int], account: Account, stalls: Stalls, num_engines: int = 2) -> None:
+        self._stalls = stalls
         self._chance = Random(f"connector engines/{seed}")
         self.served = [_Served(f"engine {number}", address, account, self._chance) for number in range(num_engines)]
         self.taps: Sequence[Tap] = [each.side.tap for each in self.served]
@@ -226,6 +236,8 @@ class EngineTraffic:
         op = draw_op(self._chance, len(self.served))
         each = self.served[op.engine]
         self._number += 1
+        if self._stalls.is_still(op.engine):
+            return
         live = [request for request in each.requests if each.world.facts.requests.keys_of(request.request_id)]
         if op.kind == "begin" and len(live) < 2 * ENGINE.max_num_seqs:
             request = self._request(f"r{self._number}", op.family, op.length)
@@ -245,8 +257,9 @@ class EngineTraffic:
         self._account.note(each.who, Sight.ACTED, words=words)
 
     def turn(self) -> None:
-        for each in self.served:
-            each.step()
+        for number, each in enumerate(self.served):
+            if not self._stalls.stands_still(number, each.side.connector):
+                each.step()
 
     def hang_up(self) -> None:
         for tap in self.taps:

@@ -27,10 +27,11 @@ from typing import IO, Any
 import psutil
 
 from chaos.connector_account import Account, Sight
+from chaos.connector_traffic import Stalls
 from chaos.proxies import Proxies, Proxy, open_proxies
 from engine_under_test.errors import RunnerError
 
-LEASE_S = 2.0  # of the store
+LEASE_S = 1.0  # of the store
 CAPACITY_MIB = 1
 _START_S = 30.0
 _END_S = 10.0
@@ -163,6 +164,7 @@ class Lab:
         self.proxies = proxies
         self.proxy = proxy
         self.block_bytes = 1 << 14
+        self.stalls = Stalls(account.clock, LEASE_S + 0.4)  # the store looks at its leases ten times a second
         self.hang_ups = 0  # how often the engines were told to close their connections
 
     def bytes_cut(self) -> dict[str, int]:

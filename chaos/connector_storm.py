@@ -17,7 +17,7 @@ from chaos.connector_account import Account, Sight, Window
 from chaos.connector_audit import Auditor
 from chaos.connector_engines import EngineTraffic
 from chaos.connector_lab import CAPACITY_MIB, LEASE_S, Lab, open_lab
-from chaos.connector_traffic import CONFIG, PATIENCE_S, KvTraffic, Traffic, is_of_time
+from chaos.connector_traffic import CONFIG, PATIENCE_S, KvTraffic, Stalls, Traffic, is_of_time
 from chaos.faults import TOXICS, ConnectionFault, Fault, FaultPlan
 from chaos.nemesis import CONNECTION_NEMESES
 from chaos.nemesis.connection_base import Undo, way_of
@@ -38,7 +38,7 @@ class TrafficKind(StrEnum):
     ENGINES = "engines"  # whole engines, judged by all the catalogue
 
 
-_TRAFFIC: Mapping[TrafficKind, Callable[[int, tuple[str, int], Account], Traffic]] = {
+_TRAFFIC: Mapping[TrafficKind, Callable[[int, tuple[str, int], Account, Stalls], Traffic]] = {
     TrafficKind.ENDS: KvTraffic,
     TrafficKind.ENGINES: EngineTraffic,
 }
@@ -98,7 +98,7 @@ def run_connector_storm(storm: ConnectorStorm, environ: Mapping[str, str]) -> Co
     run = ConnectorRun(storm, account)
     with open_lab(account, environ, storm.seed % 2**32) as lab:
         run.proxies = str(lab.proxies.kind)
-        traffic = _TRAFFIC[storm.traffic](storm.seed, (lab.proxy.listen.host, lab.proxy.listen.port), account)
+        traffic = _TRAFFIC[storm.traffic](storm.seed, (lab.proxy.listen.host, lab.proxy.listen.port), account, lab.stalls)
         lab.block_bytes = traffic.block_bytes
         stage = _Stage(run, lab, traffic)
         try:

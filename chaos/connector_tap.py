@@ -159,7 +159,10 @@ class Tap:
                 heard.granted = max(heard.granted, total)
             case m.Block(_, _, _, data):
                 heard.moved += len(data)
-            case m.End() | m.Refuse() | m.Ack() | m.Abort() | m.Aborted():
+            case m.Abort(_, reason):
+                heard.is_over = True
+                self.account.note(self.who, Sight.GIVEN_UP, words=reason)
+            case m.End() | m.Refuse() | m.Ack() | m.Aborted():
                 heard.is_over = True
         if heard.moved and isinstance(message, m.End | m.Ack):
             pace = heard.moved / max(now - heard.began_s, 1e-6)

@@ -19,6 +19,7 @@ from chaos.connector_tap import Tap
 from engine_under_test.distributed.connector import Connector, ConnectorConfig
 from engine_under_test.distributed.protocol import State
 from engine_under_test.distributed.tcp import TcpConfig, TcpTransport
+from engine_under_test.seams import Clock
 from properties.invariants.predicate import violation
 from properties.invariants.transfers import RemoteTransfer, TransferMoment
 from properties.kv_end import KvEnd, KvViolation, Law
@@ -117,6 +118,38 @@ def tapped(who: str, address: tuple[str, int], account: Account, block_bytes: in
         *address, congested_bytes=4 * block_bytes, kernel_bytes=8 << 10, retry_s=0.02, retry_most_s=0.2, connect_s=1.0
     )
     return Tap(TcpTransport(config, account.clock), who, account)
+
+
+class Stalls:
+    """Which engines stand still. One that is told to does so for ``lasts_s`` whenever a transfer of it has blocks to move, and
+    then steps for as long, until it is told to end."""
+
+    def __init__(self, clock: Clock, lasts_s: float) -> None:
+        self._clock = clock
+        self._lasts_s = lasts_s
+        self._began: dict[int, float | None] = {}  # by engine; None: it will, as soon as it is busy
+
+    def begin(self, engine: int) -> None:
+        self._began.setdefault(engine, None)
+
+    def end(self) -> None:
+        self._began.clear()
+
+    def stands_still(self, engine: int, connector: Connector) -> bool:
+        if engine not in self._began:
+            return False
+        now, began = self._clock.now(), self._began[engine]
+        if began is not None and now - began > 2 * self._lasts_s:
+            began = None
+        if began is None and any(each.state in (State.OFFERED, State.MOVING) for each in connector.transfers.values()):
+            began = now
+        self._began[engine] = began
+        return self.is_still(engine)
+
+    def is_still(self, engine: int) -> bool:
+        """Nobody can ask it for anything now."""
+        began = self._began.get(engine)
+        return began is not None and self._clock.now() - began < self._lasts_s
 
 
 class Traffic(Protocol):
@@ -222,7 +255,8 @@ def draw_op(chance: Random, num_engines: int) -> _Op:
 class KvTraffic:
     """Engines without a scheduler: each request asks the store for its prefix, waits, and computes what did not come."""
 
-    def __init__(self, seed: int, address: tuple[str, int], account: Account, num_engines: int = 2) -> None:
+    def __init__(self, seed: int, address: tuple[str, int], account: Account, stalls: Stalls, num_engines: int = 2) -> None:
+        self._stalls = stalls
         self.ends = [LinkEnd(f"engine {number}", address, account) for number in range(num_engines)]
         self.taps: Sequence[Tap] = [end.tap for end in self.ends]
         self._account = account
@@ -246,6 +280,8 @@ class KvTraffic:
         op = draw_op(self._chance, len(self.ends))
         end = self.ends[op.engine]
         self._number += 1
+        if self._stalls.is_still(op.engine):
+            return
         words = op.kind
         if op.kind == "begin":
             words = f"asks for {op.length} blocks of family {op.family}"
@@ -261,8 +297,9 @@ class KvTraffic:
         self._account.note(end.who, Sight.ACTED, words=words)
 
     def turn(self) -> None:
-        for end in self.ends:
-            end.step(self._chance.choice((99, 99, 99, 2)))
+        for number, end in enumerate(self.ends):
+            if not self._stalls.stands_still(number, end.connector):
+                end.step(self._chance.choice((99, 99, 99, 2)))
 
     def hang_up(self) -> None:
         for tap in self.taps:

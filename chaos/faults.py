@@ -44,6 +44,7 @@ class ConnectionFault(StrEnum):
     PROXY_DOWN = "proxy-down"
     STORE_KILLED = "store-killed"
     STORE_FROZEN = "store-frozen"
+    ENGINE_STALLED = "engine-stalled"
 
 
 Kind = FaultKind | ConnectionFault

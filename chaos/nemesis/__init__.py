@@ -10,6 +10,7 @@ from chaos.nemesis import (
     aborts,
     bandwidth,
     cache_resets,
+    engine_stalled,
     fragmented_memory,
     held_fences,
     latency,
@@ -66,5 +67,6 @@ _OF_CONNECTIONS = (
     proxy_down.NEMESIS,
     store_killed.NEMESIS,
     store_frozen.NEMESIS,
+    engine_stalled.NEMESIS,
 )
 CONNECTION_NEMESES: Final[Mapping[Kind, ConnectionNemesis]] = {nemesis.kind: nemesis for nemesis in _OF_CONNECTIONS}
