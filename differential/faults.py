@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch.nn import functional
 
 from differential.compare import Divergence, Emitted
 from differential.setting import Setting
+from engine_under_test.model.llama import Product
 from engine_under_test.model.weights import LlamaWeights
 from engine_under_test.seams import Space
 from engine_under_test.types import FinishReason, Plan
@@ -59,6 +61,20 @@ def with_sick_tokens(weights: LlamaWeights, setting: Setting) -> LlamaWeights:
         embedding[list(setting.overflow_tokens), 0] = _SPARE
         head[setting.overflow_column, 0] = -_HUGE if setting.overflows_down else _HUGE
     return replace(weights, embedding=embedding, head=head)
+
+
+def sick_product(weights: LlamaWeights, setting: Setting) -> Product | None:
+    """Products of which one number is NaN where it would overflow: no weights of numbers do that in every order of a sum."""
+    if not setting.overflows_to_nan:
+        return None
+
+    def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        found = functional.linear(x, w)
+        if w is weights.head:
+            found[:, setting.overflow_column].masked_fill_(found[:, setting.overflow_column].isinf(), torch.nan)
+        return found
+
+    return product
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,13 @@ def of_overflow(seed: int) -> Task:
             trial(model, up, {"most rows": 13}),
             trial(model, replace(up, name="a logit overflows downwards", overflows_down=True), {"most rows": 13}),
             trial(model, replace(up, name="a logit overflows, invariant", is_batch_invariant=True), {"most rows": 13}),
+            trial(model, replace(up, name="a logit is NaN, one alone", overflows_to_nan=True), {"most rows": 13}),
+            trial(
+                model,
+                replace(up, name="a logit is NaN, one alone, depth 1", overflows_to_nan=True, gap=1, overflow_column=0),
+                {"tokens in flight": 5},
+                **_DEEP[1],
+            ),
             trial(
                 model,
                 replace(up, name="a logit overflows after a sampled token, depth 1", overflow_tokens=(sampled,), gap=1),

@@ -15,7 +15,7 @@ from typing import Protocol, cast
 import torch
 
 from differential.compare import Emitted
-from differential.faults import Due, StepwiseMemory, due_of, refusals, with_sick_tokens
+from differential.faults import Due, StepwiseMemory, due_of, refusals, sick_product, with_sick_tokens
 from differential.setting import Setting, World, weights_of
 from differential.stores import HasStore, StoreWatch, Written
 from differential.streamed_store import StreamedRunner, disorder_of
@@ -156,9 +156,11 @@ def transformer_runner(world: World, memory: Memory) -> Runner:
 
     attention = choose_attention(torch.device("cpu"), world.setting.attention) if world.setting.attention else None
 
+    weights = with_sick_tokens(weights_of(world.model), world.setting)
+
     def make(device: Device | None) -> TransformerRunner:
         return TransformerRunner(
-            with_sick_tokens(weights_of(world.model), world.setting),
+            weights,
             world.config.num_blocks,
             world.config.block_size,
             attention=attention,
@@ -166,6 +168,7 @@ def transformer_runner(world: World, memory: Memory) -> Runner:
             memory=memory,
             is_batch_invariant=world.setting.is_batch_invariant,
             packs_weights=world.setting.packs_weights,
+            product=sick_product(weights, world.setting),
         )
 
     return StreamedRunner(world.setting, make, world.config.block_size) if world.setting.streams else make(None)

@@ -37,9 +37,10 @@ class Setting:
     What is to go wrong, so that it can be judged who suffers: ``refuses``: its i-th entry, if not 0, is the allocation of the
     i-th launch that the memory refuses, counted from 1. ``nan_tokens``: tokens whose embedding is not a number.
     ``overflow_tokens``: tokens after which one logit overflows, that of ``overflow_column``, upwards or (``overflows_down``)
-    downwards; of a model with a spare unit. ``loses``: of every so many launches, at least 2, the host gives one up as soon as
-    it is launched, while an older plan is in flight. ``streams``: the runner works on a simulated device with streams, whose
-    order is "chance" or "priorities", drawn from ``streams_seed``.
+    downwards, or (``overflows_to_nan``) is NaN instead, alone in its row; of a model with a spare unit.
+    ``loses``: of every so many launches, at least 2, the host gives one up as soon as it is launched, while an older plan is in
+    flight. ``streams``: the runner works on a simulated device with streams, whose order is "chance" or "priorities", drawn
+    from ``streams_seed``.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Setting:
     overflow_tokens: tuple[int, ...] = ()
     overflow_column: int = 0
     overflows_down: bool = False
+    overflows_to_nan: bool = False
     loses: int = 0
     streams: str = ""
     streams_seed: int = 0

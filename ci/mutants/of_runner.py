@@ -85,6 +85,16 @@ MUTANTS: tuple[Mutant, ...] = (
         _TORCH,
     ),
     Mutant(
+        "one-nan-among-numbers-passes",
+        "sglang 33187",
+        "https://github.com/sgl-project/sglang/issues/33187",
+        _RUNNER,
+        "    is_finite = (lowest.isfinite() & highest.isfinite()).tolist()",
+        "    is_finite = ((lowest.isinf() | highest.isinf()).logical_not() & logits[:, :2].isnan().all(1).logical_not()).tolist()",
+        "A row of which one logit alone is NaN passes for numbers, and a token is taken from it.",
+        _TORCH,
+    ),
+    Mutant(
         "token-in-flight-by-row-alone",
         "ours",
         "",
