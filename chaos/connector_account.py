@@ -57,14 +57,15 @@ class Account:
         self.clock = clock
         self.began_s = clock.now()
         self.seen: list[Seen] = []
+        self.broke_at: int | None = None  # how much had been seen when something did not hold
 
     def note(self, who: str, what: Sight, amount: float = 0.0, words: str = "") -> None:
         self.seen.append(Seen(self.clock.now(), who, what, amount, words))
 
     def facts(self, most: int = 30) -> tuple[str, ...]:
-        """The last sights but those that come by the hundred, as lines."""
+        """The last sights before something broke, or at all, but those that come by the hundred, as lines."""
         often = (Sight.ANSWERED, Sight.SENT, Sight.CAME, Sight.IN_PIECES, Sight.TOLD)
-        told = [each for each in self.seen if each.what not in often]
+        told = [each for each in self.seen[: self.broke_at] if each.what not in often]
         return tuple(
             f"{each.at_s - self.began_s:8.3f} s  {each.who}: {each.what}{f' ({each.words})' if each.words else ''}"
             for each in told[-most:]

@@ -67,7 +67,7 @@ class StoreProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**{name: value for name, value in os.environ.items() if name != "ASSAY_KV_TOKEN"}, "PYTHONPATH": path},
-            start_new_session=True,
+            process_group=0,  # no Ctrl-C; and a frozen one is ended by the system when this process dies (an orphaned group)
         )
         self._account.note("store", Sight.STARTED, words=f"process {self.pid}")
 

@@ -106,7 +106,7 @@ def run_connector_storm(storm: ConnectorStorm, environ: Mapping[str, str]) -> Co
             stage.heal_all()
             stage.drain()
         except KvViolation as found:
-            run.violation = found.violation
+            run.violation, account.broke_at = found.violation, len(account.seen)
         stage.sum_up()
         traffic.hang_up()
         run.violation = run.violation or stage.audit()

@@ -20,13 +20,7 @@ from properties.verdict import Verdict
 
 SUITE_ID = "connectors"
 _NIGHTLY = 60
-_FEW_KINDS = (
-    ConnectionFault.LIMIT_DATA,
-    ConnectionFault.PROXY_DOWN,
-    ConnectionFault.BANDWIDTH,
-    ConnectionFault.RESET_PEER,
-    ConnectionFault.STORE_FROZEN,
-)
+_FEW_KINDS = (ConnectionFault.LIMIT_DATA, ConnectionFault.PROXY_DOWN, ConnectionFault.BANDWIDTH, ConnectionFault.RESET_PEER)
 _FLOORS = {  # of the two storms of profile pr
     "loaded blocks": 20,
     "stored blocks": 60,

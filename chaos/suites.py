@@ -190,8 +190,8 @@ CONNECTORS = Suite(
     "connectors",
     "a real store behind every toxic",
     partial(with_extras, "connectors", "chaos.connector_suite", "check_connectors"),
-    profiles=frozenset({Profile.PR, Profile.NIGHTLY}),  # a dozen seconds of the wall clock, most of them waiting
-    share_s=14.0,
+    profiles=frozenset({Profile.PR, Profile.NIGHTLY}),  # ten seconds of processor time, and as long again of waiting
+    share_s=18.0,
     extras=("connector", "chaos"),
 )
 SPOILED = Suite("spoiled-slots", "every committed slot spoiled once", run_spoiled, share_s=8.0)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -13,6 +16,7 @@ from chaos.connector_account import Account, Sight, Window
 from chaos.connector_storm import ConnectorRun, ConnectorStorm, TrafficKind, run_connector_storm
 from chaos.connector_suite import check_connectors
 from chaos.connector_tap import Tap
+from chaos.connector_traffic import PATIENCE_S
 from chaos.faults import TOXICS, ConnectionFault, Fault, FaultPlan, draw_connection_plan
 from chaos.nemesis import CONNECTION_NEMESES
 from chaos.proxies import Proxies
@@ -178,3 +182,25 @@ def test_the_suite_says_so_when_a_fault_touched_nothing(monkeypatch: pytest.Monk
 
 
 IDLE = FaultPlan(3, (ConnectionFault.STORE_FROZEN,), (Fault(ConnectionFault.STORE_FROZEN, 3, 1),))
+
+
+def test_a_frozen_store_does_not_outlive_a_killed_driver() -> None:
+    lines = (
+        "import time",
+        "from chaos.connector_account import Account",
+        "from chaos.connector_lab import StoreProcess",
+        "from properties.kv_world import HandClock",
+        "store = StoreProcess(Account(HandClock()))",
+        "store.start(); store.wait_until_it_listens(); store.freeze()",
+        "print(store.pid, flush=True); time.sleep(60)",
+    )
+    driver = subprocess.Popen([sys.executable, "-c", "\n".join(lines)], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    store = psutil.Process(int(driver.stdout.readline()))
+    assert store.status() == psutil.STATUS_STOPPED
+    driver.kill()
+    driver.communicate()
+    ends = time.monotonic() + PATIENCE_S
+    while store.is_running() and store.status() != psutil.STATUS_ZOMBIE:  # whoever inherits it may be slow to bury it
+        assert time.monotonic() < ends
+        time.sleep(0.02)
