@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from engine_under_test.types import SamplingParams
+from engine_under_test.types import History, SamplingParams
 from models.law_of_filters import Address, uniforms_at
 
 Row32 = npt.NDArray[np.float32]
@@ -27,7 +27,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """One row, finite or -inf, and what is asked of it. ``kind``: how its logits were made. ``prompt_len`` is in tokens."""
+    """One row, finite or -inf, and what is asked of it. ``kind``: how its logits were made. ``prompt_len`` is in tokens.
+    ``history``: what stands in front of the position, for who asks for more than a mask and filters."""
 
     kind: str
     logits: Row32
@@ -35,6 +36,7 @@ class Case:
     choice: int
     position: int
     prompt_len: int
+    history: History | None = None
 
     @property
     def address(self) -> Address:
@@ -78,7 +80,7 @@ def draw_case(chance: random.Random, rng: np.random.Generator, vocab_size: int, 
     logits = KINDS[kind](chance, rng, vocab_size)
     if is_bfloat16:
         logits = as_bfloat16(logits)
-    sampling = _sampling(chance, logits)
+    sampling = draw_sampling(chance, logits)
     prompt_len = chance.choice((1, 7, 100, 4_095, 70_000, 2**31))
     index = chance.choice((0, 1, 2, 5, 63, 300))
     sampling = _with_stops(chance, sampling, logits, index) if chance.random() < 0.4 else sampling
@@ -187,7 +189,8 @@ def neighbours(chance: random.Random, case: Case) -> tuple[Case, ...]:
 # Parameters
 
 
-def _sampling(chance: random.Random, logits: Row32) -> SamplingParams:
+def draw_sampling(chance: random.Random, logits: Row32) -> SamplingParams:
+    """Greedy, or a temperature with any of the filters."""
     if chance.random() < 0.2:
         return SamplingParams(max_tokens=1, seed=_seed(chance))
     temperature = chance.choice((0.01, 0.3, 0.7, 0.7, 1.0, 1.0, 1.5, 5.0, 50.0))

@@ -19,6 +19,7 @@ from engine_under_test.types import SamplingParams
 from models.law_of_filters import Address, Drawn, Floats, Kept, Tokens, UniformsAt, drawn, kept, masked
 
 Slip = Callable[[], int]
+SlipsOf = Callable[[Case, Kept, UniformsAt], Iterator[tuple[str, Slip]]]
 
 # After so many a noise may begin again that counts lanes in too few bits, or draws them in pages.
 _LANES = (4_096, 32_768)
@@ -91,12 +92,17 @@ class Reach:
 
     floors: Mapping[str, int]
     counted: Counter[str] = field(default_factory=Counter)
+    slips: SlipsOf = slips
 
     def take(self, case: Case, row: Kept, draw: Drawn, noise: UniformsAt) -> None:
         """Counts what one row decides about."""
-        for name, other in slips(case, row, noise):
+        for name, other in self.slips(case, row, noise):
             if self.counted[name] < 2 * self.floors.get(name, 0):
                 self.counted[name] += other() not in draw.allowed
+
+    def count(self, name: str, decides: bool) -> None:
+        """The same for a slip that somebody else has looked at."""
+        self.counted[name] += decides
 
     def missed(self) -> Iterator[str]:
         """The floors that were not reached."""

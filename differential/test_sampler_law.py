@@ -13,49 +13,62 @@ import torch
 
 from differential import sampler_law
 from differential.sampler_cases import Batch, Case, batches
-from differential.sampler_law import FLOORS, FLOORS_SERVED, CoarseNoise, Rows, TorchSample, check_sampler_law, law_of
+from differential.sampler_law import FLOORS, FLOORS_ADJUSTED, FLOORS_SERVED, check_sampler_law
+from differential.sampler_rows import CoarseNoise, Rows, Sample, law_of
 from differential.sampler_slips import slips
 from engine_under_test.execution.batch import draws
+from engine_under_test.sampling.adjustments import Processors
 from engine_under_test.sampling.noise import PhiloxNoise
-from engine_under_test.sampling.sampler import Draws
-from engine_under_test.sampling.torch_sampler import sample as torch_sample
+from engine_under_test.sampling.sampler import Draws, Sampled
+from engine_under_test.sampling.torch_sampler import sample_and_tell as torch_sample
 from engine_under_test.seams import Noise
-from engine_under_test.types import SamplingParams
+from engine_under_test.types import History, LogprobsMode, SamplingParams
 from models.law_of_filters import uniforms_at
 from properties.suite import Profile, SuiteContext
 from properties.verdict import Verdict
 
 
-def asks(change: Callable[[SamplingParams], SamplingParams]) -> TorchSample:
+def asks(change: Callable[[SamplingParams], SamplingParams]) -> Sample:
     """A sampler that reads other parameters than those of the rows."""
 
-    def sample(logits: torch.Tensor, draws: Draws, noise: Noise) -> list[int]:
-        return torch_sample(logits, draws._replace(params=[change(each) for each in draws.params]), noise)
+    def sample(logits: torch.Tensor, draws: Draws, noise: Noise, processors: Processors) -> Sampled:
+        return torch_sample(logits, draws._replace(params=[change(each) for each in draws.params]), noise, processors)
 
     return sample
 
 
-def with_draws(**columns: Callable[[int], int]) -> TorchSample:
+def with_draws(**columns: Callable[[int], int]) -> Sample:
     """A sampler that reads other addresses than those of the rows."""
 
-    def sample(logits: torch.Tensor, draws: Draws, noise: Noise) -> list[int]:
+    def sample(logits: torch.Tensor, draws: Draws, noise: Noise, processors: Processors) -> Sampled:
         changed: dict[str, Any] = {name: [change(each) for each in getattr(draws, name)] for name, change in columns.items()}
-        return torch_sample(logits, draws._replace(**changed), noise)
+        return torch_sample(logits, draws._replace(**changed), noise, processors)
 
     return sample
 
 
-def backwards(logits: torch.Tensor, draws: Draws, noise: Noise) -> list[int]:
+def with_histories(change: Callable[[History], History]) -> Sample:
+    """A sampler that sees other tokens in front of the place."""
+
+    def sample(logits: torch.Tensor, draws: Draws, noise: Noise, processors: Processors) -> Sampled:
+        histories = [None if each is None else change(each) for each in draws.histories]
+        return torch_sample(logits, draws._replace(histories=histories), noise, processors)
+
+    return sample
+
+
+def backwards(logits: torch.Tensor, draws: Draws, noise: Noise, processors: Processors) -> Sampled:
     """Greedy rows take the highest of equals."""
-    found = torch_sample(logits, draws, noise)
+    found = torch_sample(logits, draws, noise, processors)
     last = logits.shape[1] - 1
     ends = (last - logits.flip(1).argmax(dim=1)).tolist()
     is_plain = [one.temperature == 0 and not one.min_tokens for one in draws.params]
-    return [end if plain else token for token, end, plain in zip(found, ends, is_plain, strict=True)]
+    tokens = [end if plain else token for token, end, plain in zip(found.tokens, ends, is_plain, strict=True)]
+    return found._replace(tokens=tokens)
 
 
-def masking_in_place(logits: torch.Tensor, draws: Draws, noise: Noise) -> list[int]:
-    found = torch_sample(logits, draws, noise)
+def masking_in_place(logits: torch.Tensor, draws: Draws, noise: Noise, processors: Processors) -> Sampled:
+    found = torch_sample(logits, draws, noise, processors)
     logits[0, 0] = -torch.inf
     return found
 
@@ -79,17 +92,22 @@ WRONG = [
     pytest.param(with_draws(prompt_lens=lambda length: length + 1), "", id="a prompt of one more"),
     pytest.param(backwards, "SE-1", id="the highest of equals"),
     pytest.param(masking_in_place, "SE-3", id="logits that are written to"),
+    pytest.param(asks(lambda one: replace(one, bad_words=())), "", id="bad words left out"),
+    pytest.param(with_histories(lambda one: History(one.prompt, one.output[:-1])), "", id="an output without its last token"),
+    pytest.param(with_histories(lambda one: History((), one.prompt + one.output)), "", id="a prompt taken for output"),
+    pytest.param(asks(lambda one: replace(one, logprobs_mode=LogprobsMode.PROCESSED)), "SE-3", id="processed for raw"),
+    pytest.param(asks(lambda one: replace(one, logprobs=one.logprobs or None)), "SE-3", id="0 taken for none"),
 ]
 
 
 def test_the_torch_sampler_is_valid_and_every_slip_was_decided_about() -> None:
     result = check_sampler_law(SuiteContext(Profile.QUICK, 11))
     assert (result.verdict, result.failures, result.missed) == (Verdict.VALID, (), ())
-    assert set(result.reached) == {*FLOORS, *(f"served: {name}" for name in FLOORS_SERVED)}
+    assert set(result.reached) == {*FLOORS, *FLOORS_ADJUSTED, *(f"served: {name}" for name in FLOORS_SERVED)}
 
 
 @pytest.mark.parametrize(("sample", "invariant"), WRONG)
-def test_it_finds(sample: TorchSample, invariant: str) -> None:
+def test_it_finds(sample: Sample, invariant: str) -> None:
     result = check_sampler_law(SuiteContext(Profile.QUICK, 11, shrink_s=0.5), sample)
     assert result.verdict is Verdict.INVALID
     (failure,) = result.failures

@@ -1,5 +1,6 @@
 """Which token a row of logits leads to, and which others could stand in its place, as docs/fingerprint.md ("Next token",
-"Noise") lays down: mask, greedy, temperature, min-p, top-k, top-p, draw, over a vocabulary of any size.
+"Noise") lays down: mask, greedy, temperature, min-p, top-k, top-p, draw, over a vocabulary of any size; behind the steps of
+`law_of_adjustments`, if a history is given.
 
 Owns the checker's sampler of real logits, and what counts as a tie there. Two things make ties, and nothing else does:
 
@@ -23,8 +24,9 @@ from math import exp, log
 import numpy as np
 import numpy.typing as npt
 
-from engine_under_test.types import SamplingParams
+from engine_under_test.types import History, SamplingParams
 from models.law import SAMPLE, philox, uniforms
+from models.law_of_adjustments import Processors, adjusted, slack_behind, steps_of
 
 Floats = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.int64]
@@ -136,10 +138,31 @@ def drawn(row: Kept, address: Address, noise: UniformsAt = uniforms_at) -> Drawn
 
 
 def next_token(
-    logits: Floats, sampling: SamplingParams, address: Address, slack: float = 0.0, noise: UniformsAt = uniforms_at
+    logits: Floats,
+    sampling: SamplingParams,
+    address: Address,
+    slack: float = 0.0,
+    noise: UniformsAt = uniforms_at,
+    history: History | None = None,
+    processors: Processors | None = None,
 ) -> Drawn:
-    """The law of one row: what its logits, each off by at most ``slack``, may lead to at an address."""
+    """The law of one row: what its logits, each off by at most ``slack``, may lead to at an address behind a history, which is
+    needed by who asks for more than a mask and filters."""
+    if history is not None and sampling.is_adjusted:
+        logits, slack = adjusted(logits, steps_of(sampling, history), processors), slack_behind(sampling, slack)
     return drawn(kept(masked(logits, sampling, address.index), sampling, slack), address, noise)
+
+
+def told_of(left: Floats, row: Kept) -> Floats | None:
+    """Of which values processed log-probabilities are told, given the masked row and what may come of it. None where rounding
+    decides what that is."""
+    if row.temperature == 0:
+        return left  # greedy, or nothing left
+    if not row.is_sure.all():
+        return None
+    values = np.full(len(left), -np.inf)
+    values[row.tokens] = row.values
+    return values
 
 
 def _filtered(values: Floats, sampling: SamplingParams, error: float) -> tuple[Flags, Flags]:

@@ -98,11 +98,11 @@ def asks_for(params: SamplingParams, mode: LogprobsMode) -> bool:
 
 
 def scaled(row: npt.NDArray[np.float64], params: SamplingParams) -> npt.NDArray[np.float64]:
-    """(logit - highest logit) / temperature of one row, as it is drawn from; greedy: without a temperature."""
+    """(logit - highest logit) / temperature of one row, as it is drawn from; greedy: the row itself."""
+    if params.temperature == 0:
+        return row
     with np.errstate(over="ignore", invalid="ignore"):  # as in `gumbel_max`
-        found: npt.NDArray[np.float64] = row - row.max()
-        if params.temperature > 0:
-            found /= params.temperature
+        found: npt.NDArray[np.float64] = (row - row.max()) / params.temperature
     if found[0] != found[0]:  # -inf everywhere: nothing has a chance
         found.fill(-np.inf)
     return found

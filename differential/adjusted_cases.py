@@ -1,0 +1,130 @@
+"""Rows with a history for the sampler, asking for whatever changes logits in front of the temperature, and to be told.
+
+Owns which options are asked together, made for the places where they go wrong: bad words of which the output holds a part, the
+whole or one token less, and that begin in the prompt; penalties of tokens that are likely, repeated, of either sign; a single
+allowed token; biases that decide. Never a law or a verdict.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from differential.sampler_cases import KINDS, Batch, Case, as_bfloat16, draw_sampling
+from engine_under_test.types import History, LogprobsMode, SamplingParams
+from models.law_of_adjustments import Floats, Processors
+
+VOCABULARIES = (50_257, 97, 4_097, 97, 32_000, 97)
+_MOST_ROWS = {97: 40}
+_ROWS = 6
+_COUNTS = (0, 1, 2, 5, 20, 10**9)
+
+
+def _last_is_dropped(row: Floats, history: History) -> None:
+    row[(history.prompt + history.output)[-1]] = -np.inf
+
+
+def _length_is_raised(row: Floats, history: History) -> None:
+    row[len(history.output) % len(row)] += 5.0
+
+
+PROCESSORS: Processors = {"last is dropped": _last_is_dropped, "length is raised": _length_is_raised}
+
+
+def adjusted_batches(seed: int) -> Iterator[Batch]:
+    """For ever; each one depends on the seed and its own number alone. Some rows ask for nothing."""
+    number = 0
+    while True:
+        chance = random.Random(f"adjusted rows {seed} {number}")
+        rng = np.random.default_rng(chance.getrandbits(64))
+        vocab_size = VOCABULARIES[number % len(VOCABULARIES)]
+        is_bfloat16 = chance.random() < 0.2
+        num_rows = _MOST_ROWS.get(vocab_size, _ROWS)
+        yield Batch(tuple(_case(chance, rng, vocab_size, is_bfloat16) for _ in range(num_rows)), is_bfloat16)
+        number += 1
+
+
+def _case(chance: random.Random, rng: np.random.Generator, vocab_size: int, is_bfloat16: bool) -> Case:
+    kind = chance.choice(tuple(KINDS))
+    logits = KINDS[kind](chance, rng, vocab_size)
+    if is_bfloat16:
+        logits = as_bfloat16(logits)
+    likely = np.argsort(-logits, kind="stable")[:12].tolist()
+    history = _history(chance, likely, vocab_size)
+    sampling = draw_sampling(chance, logits)
+    if sampling.temperature and chance.random() < 0.5:
+        sampling = replace(sampling, temperature=chance.choice((0.5, 1.0, 2.0)))
+    if chance.random() < 0.3:
+        sampling = replace(sampling, stop_token_ids=(likely[0], likely[-1]), max_tokens=90, min_tokens=chance.choice((0, 90)))
+    if chance.random() < 0.9:
+        sampling = _asking(chance, sampling, history, likely, vocab_size)
+    prompt_len = len(history.prompt)
+    return Case(kind, logits, sampling, chance.choice((0, 0, 1, 7)), prompt_len + len(history.output), prompt_len, history)
+
+
+def _history(chance: random.Random, likely: list[int], vocab_size: int) -> History:
+    """Likely tokens, some of them again and again, and others."""
+
+    def text(length: int) -> tuple[int, ...]:
+        few = [*likely[:3], *likely, chance.randrange(vocab_size)]
+        return tuple(chance.choice(few) for _ in range(length))
+
+    return History(text(chance.choice((1, 2, 5, 30))), text(chance.choice((0, 1, 2, 3, 8, 25))))
+
+
+def _asking(
+    chance: random.Random, sampling: SamplingParams, history: History, likely: list[int], vocab_size: int
+) -> SamplingParams:
+    """One or several options."""
+    penalty = chance.choice((0.4, 0.7, 1.0, 2.0, -1.0, -2.0))
+    changes: list[Mapping[str, object]] = [
+        {"allowed_token_ids": tuple(chance.sample(likely, chance.choice((1, 2, 5, 11))))},
+        {"bad_words": _bad_words(chance, history, likely)},
+        {"bad_words": _bad_words(chance, history, likely)},
+        {"logit_bias": _biases(chance, likely)},
+        {"logit_bias": _biases(chance, likely), "repetition_penalty": chance.choice((3.0, 0.2))},
+        {"processors": chance.choice((("last is dropped",), ("length is raised", "last is dropped")))},
+        {"repetition_penalty": chance.choice((1.1, 1.5, 3.0, 0.5))},
+        {"repetition_penalty": chance.choice((1.1, 1.5, 3.0, 0.5))},
+        {"frequency_penalty": penalty, "presence_penalty": chance.choice((0.0, 1.0, -2.0))},
+        {"frequency_penalty": penalty, "presence_penalty": 0.0},
+        {"frequency_penalty": chance.choice((0.0, 1.0)), "presence_penalty": penalty},
+    ]
+    chosen: dict[str, object] = {}
+    for change in chance.sample(changes, chance.choice((0, 1, 1, 2, 3))):
+        chosen.update(change)
+    if chance.random() < 0.5 or not chosen:
+        count = chance.choice(_COUNTS if vocab_size < 1000 else _COUNTS[:-1])
+        chosen.update(logprobs=count, logprobs_mode=chance.choice(tuple(LogprobsMode)))
+    return replace(sampling, **chosen)  # type: ignore[arg-type]  # each of its own type
+
+
+def _biases(chance: random.Random, likely: list[int]) -> tuple[tuple[int, float], ...]:
+    return tuple((token, chance.choice((-100.0, -3.0, -0.5, 0.75, 4.0, 100.0))) for token in chance.sample(likely, 4))
+
+
+def _bad_words(chance: random.Random, history: History, likely: list[int]) -> tuple[tuple[int, ...], ...]:
+    """Words that the output is about to complete, or would be if it were looked at a token too early or in the prompt."""
+    output, text = history.output, history.prompt + history.output
+    words: list[tuple[int, ...]] = [tuple(chance.choices(likely, k=chance.randint(2, 4)))]
+    for token in chance.sample(likely[:6], 3):
+        length = chance.randint(0, 3)
+        words += [
+            (*output[max(len(output) - length, 0) :], token),
+            (*output[:-1][max(len(output) - 1 - length, 0) :], token),
+            (*text[max(len(text) - len(output) - 1 - length, 0) :], token),
+        ]
+    return tuple(dict.fromkeys(chance.sample(words, 4)))
+
+
+def highest_token(case: Case) -> int:
+    """The highest number that a case names, -1 if it names none."""
+    sampling, history = case.sampling, case.history
+    named = [*sampling.allowed_token_ids, *(token for token, _ in sampling.logit_bias)]
+    named += [token for word in sampling.bad_words for token in word]
+    if history is not None:
+        named += [*history.prompt, *history.output, len(history.output)]
+    return max(named, default=-1)
