@@ -57,7 +57,9 @@ def run_storm(storm: Storm) -> StormRun:
 def with_choices(ops: Sequence[Op], device: StreamedDevice) -> tuple[Op, ...]:
     """The ops with what the device chose during each of them."""
     chosen = device.recorded()
-    return tuple(replace(op, choices=chosen.get(number, ())) for number, op in enumerate(ops))
+    return tuple(
+        op if op.choices == (now := chosen.get(number, ())) else replace(op, choices=now) for number, op in enumerate(ops)
+    )
 
 
 def failure_of(run: StormRun, shrink_s: float = SHRINK_S) -> Failure:

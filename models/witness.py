@@ -44,6 +44,8 @@ class Witness:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._accepted: list[Request] = []
+        self._latest: dict[str, Request] = {}  # by identifier, the one accepted last
+        self._times: Counter[tuple[object, ...]] = Counter()  # how often what would be cached was accepted
         self._forked: set[tuple[str, int, int]] = set()
         self._put_out: set[RowId] = set()  # preempted, by the identity under which they come back
 
@@ -68,8 +70,8 @@ class Witness:
                 self._count(Reach.ABANDONED, len(moment.abandoned))
             case _:
                 pass
-        deadlines = sum(output.finish_reason is FinishReason.DEADLINE for output in moment.outputs)
-        self._count(Reach.DEADLINE, deadlines)
+        if moment.outputs:
+            self._count(Reach.DEADLINE, sum(output.finish_reason is FinishReason.DEADLINE for output in moment.outputs))
 
     def _count(self, name: Reach, times: int = 1) -> None:
         if times:
@@ -87,12 +89,15 @@ class Witness:
         self._count(Reach.OUTGREW, longest > caps.num_blocks * caps.block_size)
         for name in prompt_names(len(request.prompt), caps.block_size, caps.max_tokens_per_step):
             self._count(name)
-        self._count(Reach.REUSED_IDENTIFIER, any(other.request_id == request.request_id for other in self._accepted))
-        same = sum(_what_is_cached(other) == _what_is_cached(request) for other in self._accepted)
+        self._count(Reach.REUSED_IDENTIFIER, request.request_id in self._latest)
+        content = _what_is_cached(request)
+        same = self._times[content]
         self._count(Reach.SAME_PROMPT_TWICE, same == 1)
         self._count(Reach.SAME_PROMPT_THRICE, same == 2)
         self._count(Reach.ADAPTER_RELOADED, is_reload(request, self._accepted))
         self._accepted.append(request)
+        self._latest[request.request_id] = request
+        self._times[content] = same + 1
 
     def _aborted(self, moment: Moment) -> None:
         if moment.request is None or not moment.is_accepted:
@@ -114,7 +119,7 @@ class Witness:
         waiting, caps = moment.before.waiting, moment.caps
         if not waiting or caps.order is not DeclaredOrder.FIRST_COME:
             return
-        head = next((request for request in reversed(self._accepted) if request.request_id == waiting[0].request_id), None)
+        head = self._latest.get(waiting[0].request_id)
         if head is not None:
             for name in trap_names(moment.before.free, _hits(moment, head), head, caps):
                 self._count(name)
@@ -149,11 +154,13 @@ def _what_is_cached(request: Request) -> tuple[object, ...]:
 
 def _hits(moment: Moment, request: Request) -> list[int]:
     """The blocks whose cached content is a prefix of the prompt, cut to whole blocks below the last token."""
-    caps, tokens = moment.caps, request.prompt
-    by_prefix = {entry.prefix(): block for block, entry in moment.before.cached.items()}
+    size, tokens = moment.caps.block_size, request.prompt
+    num_whole = (len(tokens) - 1) // size
+    pieces = {tokens[index * size : (index + 1) * size] for index in range(num_whole)}
+    by_prefix = {entry.prefix(): block for block, entry in moment.before.cached.items() if entry.tokens in pieces}
     found = []
-    for index in range((len(tokens) - 1) // caps.block_size):
-        block = by_prefix.get(tokens[: (index + 1) * caps.block_size])
+    for index in range(num_whole):
+        block = by_prefix.get(tokens[: (index + 1) * size])
         if block is None:
             break
         found.append(block)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from itertools import compress, repeat
+from operator import is_, itemgetter
+from typing import Any, Final, NamedTuple, TypeVar, overload
 
 from engine_under_test.types import Counters, Event, EventKind, FinishReason, Output, Request, RowId
 from properties.history import History, Landing, OpRecord, Record
@@ -21,7 +23,14 @@ from properties.recount import Recount, differences
 from properties.verdict import Verdict, Violation, merge
 
 T = TypeVar("T")
+U = TypeVar("U")
 Key = tuple[str, int, int]  # request_id, choice, incarnation
+
+# To look a member up in its enumeration takes longer than to compare it.
+_ACCEPTED, _SCHEDULED, _HIT, _FINISHED = EventKind.ACCEPTED, EventKind.SCHEDULED, EventKind.HIT, EventKind.FINISHED
+_LAUNCHED, _SETTLED, _QUARANTINED, _FREED = EventKind.LAUNCHED, EventKind.SETTLED, EventKind.QUARANTINED, EventKind.FREED
+_FOLLOWED = frozenset(map(id, (_ACCEPTED, _FINISHED, _LAUNCHED, _SETTLED, _QUARANTINED, _FREED, _HIT)))
+_kind_of = itemgetter(0)  # of an Event
 
 
 class Finding(NamedTuple):
@@ -113,22 +122,26 @@ def every_choice_has_one_ending(records: Sequence[Record]) -> Finding:
 def aborted_requests_are_never_planned_again(records: Sequence[Record]) -> Finding:
     """SC-6: behind an acknowledged abort no plan schedules a row of that life of the request."""
     latest: dict[str, int] = {}
-    aborted: dict[tuple[str, int], int] = {}
+    aborted: set[tuple[str, int]] = set()
     count = 0
-    for place, record in enumerate(records):
-        if isinstance(record, Event) and record.row is not None:
-            row = record.row
-            if record.kind is EventKind.ACCEPTED:
-                latest[row.request_id] = row.incarnation
-            elif record.kind is EventKind.FINISHED and record.reason == FinishReason.ABORT:
-                aborted.setdefault((row.request_id, row.incarnation), place)
-            elif record.kind is EventKind.SCHEDULED and (row.request_id, row.incarnation) in aborted:
+    for record in _of(records, (Event, OpRecord)):
+        if isinstance(record, OpRecord):
+            if record.op.kind is OpKind.ABORT and not record.is_noop:
+                count += 1
+                if record.op.request_id in latest:
+                    aborted.add((record.op.request_id, latest[record.op.request_id]))
+            continue
+        kind, row = record.kind, record.row
+        if row is None:
+            continue
+        if kind is _SCHEDULED:
+            if aborted and (row.request_id, row.incarnation) in aborted:
                 found = f"scheduled by plan {record.plan_id}"
                 return Finding(count, violation("SC-6", row_named(row), found, "no plan names it behind its abort"))
-        elif isinstance(record, OpRecord) and record.op.kind is OpKind.ABORT and not record.is_noop:
-            count += 1
-            if record.op.request_id in latest:
-                aborted.setdefault((record.op.request_id, latest[record.op.request_id]), place)
+        elif kind is _ACCEPTED:
+            latest[row.request_id] = row.incarnation
+        elif kind is _FINISHED and record.reason == FinishReason.ABORT:
+            aborted.add((row.request_id, row.incarnation))
     return Finding(count)
 
 
@@ -137,33 +150,36 @@ def drains_leave_nothing(records: Sequence[Record]) -> Finding:
     live: Counter[tuple[str, int]] = Counter()
     plans: set[int | None] = set()
     quarantined: set[int] = set()
-    drains = 0
-    for record, closes in _with_drain_ends(records):
+    drains, is_draining = 0, False
+    for record in (*_of(records, (Event, OpRecord)), None):
         if isinstance(record, Event):
-            _follow(record, live, plans, quarantined)
-        elif isinstance(record, OpRecord) and record.op.kind is OpKind.RESTART and not record.is_noop:
-            plans.clear()
-            quarantined.clear()
-        if closes:
+            if id(record.kind) in _FOLLOWED:
+                _follow(record, live, plans, quarantined)
+            continue
+        if is_draining:  # and all that this drain caused stands between it and what comes next
             drains += 1
             if found := _leftover(live, plans, quarantined):
                 return Finding(drains, found)
+        is_draining = record is not None and record.op.kind is OpKind.DRAIN
+        if record is not None and record.op.kind is OpKind.RESTART and not record.is_noop:
+            plans.clear()
+            quarantined.clear()
     return Finding(drains)
 
 
 def _follow(event: Event, live: Counter[tuple[str, int]], plans: set[int | None], quarantined: set[int]) -> None:
     kind, row = event.kind, event.row
-    if kind is EventKind.ACCEPTED and row is not None:
+    if kind is _ACCEPTED and row is not None:
         live[row.request_id, row.incarnation] += 1
-    elif kind is EventKind.FINISHED and row is not None and row.choice == 0:
+    elif kind is _FINISHED and row is not None and row.choice == 0:
         live[row.request_id, row.incarnation] -= 1
-    elif kind is EventKind.LAUNCHED:
+    elif kind is _LAUNCHED:
         plans.add(event.plan_id)
-    elif kind is EventKind.SETTLED:
+    elif kind is _SETTLED:
         plans.discard(event.plan_id)
-    elif kind is EventKind.QUARANTINED:
+    elif kind is _QUARANTINED:
         quarantined.update(event.blocks)
-    elif kind in (EventKind.FREED, EventKind.HIT):
+    elif kind is _FREED or kind is _HIT:
         quarantined.difference_update(event.blocks)
 
 
@@ -180,22 +196,24 @@ def _leftover(live: Counter[tuple[str, int]], plans: set[int | None], quarantine
 
 def counters_equal_their_recount(records: Sequence[Record]) -> Finding:
     """SC-14: wherever the history holds counters, each equals what the events before them add up to."""
-    counting, count = Recount(), 0
-    for record in records:
+    counting, told, count = Recount(), list[Event](), 0
+    for record in _of(records, (Event, Counters)):
         if isinstance(record, Event):
-            counting.add((record,))
-        elif isinstance(record, Counters):
-            count += 1
-            if wrong := differences(record, counting.counters):
-                return Finding(count, violation("SC-14", "counters", wrong[0], "equal to their recount", *wrong[1:]))
+            told.append(record)
+            continue
+        counting.add(told)
+        told.clear()
+        count += 1
+        if wrong := differences(record, counting.counters):
+            return Finding(count, violation("SC-14", "counters", wrong[0], "equal to their recount", *wrong[1:]))
     return Finding(count)
 
 
 def plan_identifiers_are_never_reused(records: Sequence[Record]) -> Finding:
     """SK-3: plan identifiers rise in the order of launch, restarts included."""
     last, count = -1, 0
-    for event in _of(records, Event):
-        if event.kind is EventKind.LAUNCHED and event.plan_id is not None:
+    for event in _told(records, _LAUNCHED):
+        if event.plan_id is not None:
             count += 1
             if event.plan_id <= last:
                 found, expected = f"launched behind plan {last}", "a higher identifier than ever before"
@@ -214,8 +232,8 @@ def emitted_tokens_were_drawn_at_their_own_address(records: Sequence[Record]) ->
     requests = {key: request for key, request in _accepted(records) if request.sampling.temperature}
     emitted: Counter[Key] = Counter()
     count = 0
-    for event in _of(records, Event):
-        if event.kind is not EventKind.EMITTED or event.row is None or (request := requests.get(event.row[:3])) is None:
+    for event in _told(records, EventKind.EMITTED):
+        if event.row is None or (request := requests.get(event.row[:3])) is None:
             continue
         landing = landings.get(event.plan_id) if event.plan_id is not None else None
         first = len(request.prompt) + emitted[event.row[:3]]
@@ -278,23 +296,32 @@ def _accepted(records: Sequence[Record]) -> Iterator[tuple[Key, Request]]:
                 yield (request.request_id, choice, answer.incarnation), request
 
 
-def _with_drain_ends(records: Sequence[Record]) -> Iterator[tuple[Record, bool]]:
-    """Each record, and whether a drain ends with it: an operation stands before what it caused."""
-    draining = False
-    for place, record in enumerate(records):
-        if isinstance(record, OpRecord):
-            draining = record.op.kind is OpKind.DRAIN
-        following = records[place + 1] if place + 1 < len(records) else None
-        yield record, draining and (following is None or isinstance(following, OpRecord))
-
-
 def _ends_with_drain(records: Sequence[Record]) -> bool:
-    ops = [record for record in records if isinstance(record, OpRecord)]
-    return bool(ops) and ops[-1].op.kind is OpKind.DRAIN
+    last = next(_of(records[::-1], OpRecord), None)
+    return last is not None and last.op.kind is OpKind.DRAIN
 
 
-def _of(records: Sequence[Record], kind: type[T]) -> Iterator[T]:
-    return (record for record in records if isinstance(record, kind))
+# Nothing is derived from a class of records, and of a kind of event there is one object: looking at which it is suffices.
+
+
+@overload
+def _of(records: Sequence[Record], kinds: type[T]) -> Iterator[T]: ...
+
+
+@overload
+def _of(records: Sequence[Record], kinds: tuple[type[T], type[U]]) -> Iterator[T | U]: ...
+
+
+def _of(records: Sequence[Record], kinds: type | tuple[type, ...]) -> Iterator[Any]:
+    """The records of one class, or of two, in order."""
+    wanted = frozenset(kinds if isinstance(kinds, tuple) else (kinds,))
+    return compress(records, map(wanted.__contains__, map(type, records)))
+
+
+def _told(records: Sequence[Record], kind: EventKind) -> Iterator[Event]:
+    """The events of one kind, in order."""
+    events = tuple(_of(records, Event))
+    return compress(events, map(is_, map(_kind_of, events), repeat(kind)))
 
 
 def _key(output: Output) -> Key:

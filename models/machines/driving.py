@@ -15,7 +15,7 @@ from models.build import world_from
 from models.event_reach import EventReach
 from models.reach import disagreements
 from models.witness import COUNTED_BY_BOTH, Witness
-from models.world import World
+from models.world import World, no_collections
 from properties.checkers import run_checkers
 from properties.history import History, OpRecord
 from properties.op import Op, OpKind
@@ -73,10 +73,11 @@ class Driver:
             self.are_fences_held = False
 
     def run(self, ops: Iterable[Op]) -> None:
-        for op in ops:
-            if self.violation is not None:
-                return
-            self.apply(op)
+        with no_collections():
+            for op in ops:
+                if self.violation is not None:
+                    return
+                self.apply(op)
 
     def judge_history(self) -> None:
         """Behind the last operation: the sentences about a whole history. The first that is broken is the violation."""
