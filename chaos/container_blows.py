@@ -18,7 +18,9 @@ from engine_under_test.distributed.rank_config import Patience
 from engine_under_test.distributed.ranks import Ranks
 
 PATIENCE: Final = Patience(beat_s=0.1, silence_s=4.0, step_s=30.0)
-PATIENT: Final = Patience(beat_s=0.1, silence_s=12.0, step_s=30.0)  # TCP doubles its waits: 1.5 s away are up to 3.2 s silent
+# For who must not be lost to silence: TCP doubles its waits, so that 1.5 s away are up to 3.2 s silent; and a kernel that takes
+# back the pages of a program before it kills it lets that program stand still for seconds.
+PATIENT: Final = Patience(beat_s=0.1, silence_s=12.0, step_s=30.0)
 _THERE_S = 30.0  # in which a rank reaches a phase, on a machine under load
 _MOMENT_S = 1.5
 
@@ -36,7 +38,7 @@ class ContainerBlow:
 
     @property
     def patience(self) -> Patience:
-        return PATIENT if self.heals else PATIENCE
+        return PATIENT if self.heals or self.befalls is None else PATIENCE
 
 
 def _paused_for(seconds: float, rank: ContainerRank) -> None:

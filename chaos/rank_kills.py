@@ -180,7 +180,9 @@ class _Recorder:
     def __init__(self, history: History, strikes: Sequence[Strike], patience: Patience) -> None:
         self._history = history
         self._due = {(each.generation, each.sequence): each for each in strikes}
-        self._bound_s = patience.notice_s + (patience.step_s if any(each.blow is Blow.STALL for each in strikes) else 0.0)
+        # A stall shows only when a step is late; a kernel that is short of memory first takes back what it can, for seconds.
+        is_slow = any(each.blow in (Blow.STALL, Blow.EXHAUST) for each in strikes)
+        self._bound_s = patience.notice_s + (patience.step_s if is_slow else 0.0)
         self._generation = 0
         self.num_losses = 0
         self._parted: tuple[Strike, RankEvent] | None = None  # and the step of it
