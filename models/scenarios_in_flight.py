@@ -43,6 +43,24 @@ def orphaned_child(block_size: int, spare: int) -> Scenario:
     return Scenario(f"orphaned-child-{block_size}-{spare}", world, ops)
 
 
+def preempted_again(block_size: int, depth: int) -> Scenario:
+    """Three grow together; the last one is preempted, comes back when the first one ends, and is preempted again by what the
+    second one still grows."""
+    num_blocks = 24 // block_size
+    ops = (
+        add("a", 2, 8),
+        add("b", 2, 20, leaves_at=0, variant=1),
+        add("c", 2, 20, leaves_at=0, variant=2),
+        *(STEP,) * 40,
+        DRAIN,
+    )
+    return Scenario(
+        f"preempted-again-{block_size}-{depth}",
+        spec(num_blocks, block_size, max_plans_in_flight=1 + depth, prefix_cache=False),
+        ops,
+    )
+
+
 def early_return(num_blocks: int, max_tokens: int) -> Scenario:
     """A victim's own blocks, still in quarantine, would let it return while its old plan is in flight."""
     ops = (

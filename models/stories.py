@@ -46,6 +46,7 @@ from models.scenarios_in_flight import (
     never_run,
     of_age_within_a_plan,
     orphaned_child,
+    preempted_again,
     restarted_as_it_was,
     undone_from_quarantine,
 )
@@ -59,6 +60,8 @@ def stories(copies: int) -> Iterator[Scenario]:
 def _in_flight(copies: int) -> Iterator[Scenario]:
     for block_size, spare in product((2, 3, 4), range(3, 4 + copies)):
         yield orphaned_child(block_size, spare)
+    for block_size, depth in product((1, 2), range(min(copies, 3))):
+        yield preempted_again(block_size, depth)
     for num_blocks, max_tokens in product((7, 8, 9), range(4, 5 + copies)):
         yield early_return(num_blocks, max_tokens)
     for block_size in (2, 3):
