@@ -214,10 +214,10 @@ def _served_whole(laws: Fingerprints, request: Request) -> Track:
 class EngineTraffic:
     """See `connector_traffic.Traffic`."""
 
-    def __init__(self, seed: int, address: tuple[str, int], account: Account, stalls: Stalls, num_engines: int = 2) -> None:
+    def __init__(self, seed: int, addresses: Sequence[tuple[str, int]], account: Account, stalls: Stalls) -> None:
         self._stalls = stalls
         self._chance = Random(f"connector engines/{seed}")
-        self.served = [_Served(f"engine {number}", address, account, self._chance) for number in range(num_engines)]
+        self.served = [_Served(f"engine {at}", address, account, self._chance) for at, address in enumerate(addresses)]
         self.taps: Sequence[Tap] = [each.side.tap for each in self.served]
         self._account = account
         self._seed = seed

@@ -1,8 +1,8 @@
 """The machines of a connector storm: a real `assay kv-store`, and a Toxiproxy in front of it.
 
-    engines ──TCP──► proxy (toxics) ──TCP──► assay kv-store
+    each engine ──TCP──► its proxy (toxics) ──TCP──► assay kv-store
 
-Owns processes, addresses and the proxy. Everything ends with the block that opened it, and with the process that did. Never
+Owns processes, addresses and the proxies. Everything ends with the block that opened it, and with the process that did. Never
 decides when a fault strikes, nor what must hold.
 """
 
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,9 +28,12 @@ import psutil
 
 from chaos.connector_account import Account, Sight
 from chaos.connector_traffic import Stalls
-from chaos.proxies import Proxies, Proxy, open_proxies
+from chaos.faults import Fault
+from chaos.nemesis.connection_base import is_of_one_link
+from chaos.proxies import Heal, Proxies, Proxy, open_proxies
 from engine_under_test.errors import RunnerError
 
+NUM_ENGINES = 2
 LEASE_S = 1.0  # of the store
 CAPACITY_MIB = 1
 _START_S = 30.0
@@ -158,17 +161,27 @@ class StoreProcess:
 class Lab:
     """What a nemesis may touch. ``block_bytes``: of the blocks that travel."""
 
-    def __init__(self, account: Account, store: StoreProcess, proxies: Proxies, proxy: Proxy) -> None:
+    def __init__(self, account: Account, store: StoreProcess, proxies: Proxies, links: Sequence[Proxy]) -> None:
         self.account = account
         self.store = store
         self.proxies = proxies
-        self.proxy = proxy
+        self.links = links  # of each engine
         self.block_bytes = 1 << 14
         self.stalls = Stalls(account.clock, LEASE_S + 0.4)  # the store looks at its leases ten times a second
         self.hang_ups = 0  # how often the engines were told to close their connections
 
+    def strike(self, fault: Fault, how: Callable[[Proxy], Heal]) -> Callable[[], None]:
+        """On every link, or on the one that the fault is for; the undo of it."""
+        heals = [how(link) for link in self.links[: 1 if is_of_one_link(fault) else None]]
+
+        def undo() -> None:
+            for heal in heals:
+                heal()
+
+        return undo
+
     def bytes_cut(self) -> dict[str, int]:
-        """Bytes that the proxy received and never passed on, by direction; nothing where the server does not count them."""
+        """Bytes that the proxies received and never passed on, by direction; nothing where the server does not count them."""
         address = self.proxies.served.address
         connection = http.client.HTTPConnection(address.host, address.port, timeout=_END_S)
         with contextlib.closing(connection):
@@ -179,7 +192,7 @@ class Lab:
                 return {}
         counted = Counter[str]()
         for what, labels, value in _COUNTER.findall(text):
-            if f'proxy="{self.proxy.name}"' in labels:
+            if any(f'proxy="{link.name}"' in labels for link in self.links):
                 way = "upstream" if 'direction="upstream"' in labels else "downstream"
                 counted[way] += int(float(value)) * (1 if what == "received" else -1)
         return {f"bytes cut {way}": amount for way, amount in counted.items()}
@@ -203,6 +216,7 @@ def open_lab(account: Account, environ: Mapping[str, str], seed: int) -> Iterato
         store.start()
         proxies = stack.enter_context(open_proxies(environ, seed=seed))  # comes up meanwhile
         store.wait_until_it_listens()
-        proxy = proxies.create("kv-store", f"127.0.0.1:{store.port}")
-        stack.callback(proxy.remove)
-        yield Lab(account, store, proxies, proxy)
+        links = [proxies.create(f"kv-store-{number}", f"127.0.0.1:{store.port}") for number in range(NUM_ENGINES)]
+        for link in links:
+            stack.callback(link.remove)
+        yield Lab(account, store, proxies, links)

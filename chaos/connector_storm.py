@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -17,10 +17,11 @@ from chaos.connector_account import Account, Sight, Window
 from chaos.connector_audit import Auditor
 from chaos.connector_engines import EngineTraffic
 from chaos.connector_lab import CAPACITY_MIB, LEASE_S, Lab, open_lab
+from chaos.connector_tap import Tap
 from chaos.connector_traffic import CONFIG, PATIENCE_S, KvTraffic, Stalls, Traffic, is_of_time
 from chaos.faults import TOXICS, ConnectionFault, Fault, FaultPlan
 from chaos.nemesis import CONNECTION_NEMESES
-from chaos.nemesis.connection_base import Undo, way_of
+from chaos.nemesis.connection_base import Undo, is_of_one_link, way_of
 from properties.invariants.predicate import violation
 from properties.kv_end import KvViolation
 from properties.verdict import Violation
@@ -38,7 +39,7 @@ class TrafficKind(StrEnum):
     ENGINES = "engines"  # whole engines, judged by all the catalogue
 
 
-_TRAFFIC: Mapping[TrafficKind, Callable[[int, tuple[str, int], Account, Stalls], Traffic]] = {
+_TRAFFIC: Mapping[TrafficKind, Callable[[int, Sequence[tuple[str, int]], Account, Stalls], Traffic]] = {
     TrafficKind.ENDS: KvTraffic,
     TrafficKind.ENGINES: EngineTraffic,
 }
@@ -85,6 +86,7 @@ class _Strike:
     struck_s: float
     begins_at: int  # place in the account
     is_alone: bool
+    bystanders: tuple[str, ...] = ()  # engines on whose connections nothing falls
 
 
 class _Monotonic:
@@ -98,7 +100,8 @@ def run_connector_storm(storm: ConnectorStorm, environ: Mapping[str, str]) -> Co
     run = ConnectorRun(storm, account)
     with open_lab(account, environ, storm.seed % 2**32) as lab:
         run.proxies = str(lab.proxies.kind)
-        traffic = _TRAFFIC[storm.traffic](storm.seed, (lab.proxy.listen.host, lab.proxy.listen.port), account, lab.stalls)
+        addresses = [(link.listen.host, link.listen.port) for link in lab.links]
+        traffic = _TRAFFIC[storm.traffic](storm.seed, addresses, account, lab.stalls)
         lab.block_bytes = traffic.block_bytes
         stage = _Stage(run, lab, traffic)
         try:
@@ -128,6 +131,7 @@ class _Stage:
         self._active: list[_Strike] = []
         self._hang_ups = 0
         self._hung_up_s = 0.0
+        self._healed_s = 0.0
 
     # ---- the storm ----------------------------------------------------------------------------------------------------------
 
@@ -151,24 +155,47 @@ class _Stage:
             each.is_alone = False
         begins_at, struck_s = len(self.account.seen), self.account.clock.now()
         self.account.note("fault", Sight.STRUCK, words=nemesis.words(fault))
-        self._active.append(_Strike(fault, nemesis.strike(fault, self.lab), struck_s, begins_at, is_alone))
+        safe = self._bystanders(fault) if is_alone else ()
+        self._active.append(_Strike(fault, nemesis.strike(fault, self.lab), struck_s, begins_at, is_alone, safe))
         self.run.strikes[ConnectionFault(fault.kind)] += 1
+
+    def _bystanders(self, fault: Fault) -> tuple[str, ...]:
+        """Engines that are out of it, and whose connections have carried a question and its answer since the last heal: what
+        an earlier fault did to a connection may show late."""
+        others = self._spared(fault)
+        self._wait(lambda: all(tap.alive_s > self._healed_s for tap in others))
+        return tuple(tap.who for tap in others if tap.alive_s > self._healed_s)
+
+    def _spared(self, fault: Fault) -> Sequence[Tap]:
+        return self.traffic.taps[1:] if is_of_one_link(fault) else ()
+
+    def _judge_bystanders(self, strike: _Strike) -> None:
+        seen = self.account.seen[strike.begins_at :]
+        for each in seen:
+            if each.who in strike.bystanders and each.what in (Sight.ENDED, Sight.RESET):
+                found = f"ended ({each.words}) while only the link of engine 0 was struck"
+                raise KvViolation(violation("DI-5", f"the connection of {each.who}", found, "as if nothing had happened"))
+        answered = sum(each.who in strike.bystanders and each.what is Sight.ANSWERED for each in seen)
+        self.run.reached["answers to bystanders"] += answered
 
     def _heal(self, strike: _Strike) -> None:
         nemesis = CONNECTION_NEMESES[strike.fault.kind]
         if strike.is_alone:
             self._wait(lambda: self._touched(strike) > 0)
+            self._judge_bystanders(strike)
             name = strike.fault.kind.value + (f" {way_of(strike.fault)}" if strike.fault.kind in TOXICS else "")
             self.run.touched.setdefault(f"{name}: {nemesis.evidence}", 0)
             self.run.touched[f"{name}: {nemesis.evidence}"] += self._touched(strike)
         self._active.remove(strike)
         strike.undo()
+        self._healed_s = self.account.clock.now()
         self.account.note("fault", Sight.HEALED, words=nemesis.words(strike.fault))
 
     def _touched(self, strike: _Strike) -> int:
         now = self.account.clock.now()
         waiting = (at_s for tap in self.traffic.taps for at_s in tap.waiting_since() if at_s >= strike.struck_s)
-        seen = tuple(self.account.seen[strike.begins_at :])
+        spared = [tap.who for tap in self._spared(strike.fault)]
+        seen = tuple(each for each in self.account.seen[strike.begins_at :] if each.who not in spared)
         window = Window(strike.struck_s, now, seen, self.lab.block_bytes, tuple(now - at_s for at_s in waiting))
         return CONNECTION_NEMESES[strike.fault.kind].touched(strike.fault, window)
 

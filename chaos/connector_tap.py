@@ -46,6 +46,7 @@ class Tap:
         self.said_again: set[int] = set()  # stores that were acknowledged over a later connection than their first
         self._first_told: dict[int, int] = {}
         self._connection: int | None = None
+        self.alive_s = 0.0  # when that question of the present connection was asked that was answered last
         self._greeted_s: float | None = None  # while the greeting has no answer
 
     # ---- Transport --------------------------------------------------------------------------------------------------------
@@ -121,6 +122,7 @@ class Tap:
 
     def _forget(self) -> None:
         self._connection = self._greeted_s = None
+        self.alive_s = 0.0
         self.transfers.clear()
 
     def _say(self, message: m.Message) -> None:
@@ -153,6 +155,7 @@ class Tap:
         now = self.account.clock.now()
         if not heard.is_answered:
             heard.is_answered = True
+            self.alive_s = max(self.alive_s, heard.asked_s)
             self.account.note(self.who, Sight.ANSWERED, now - heard.asked_s)
         match message:
             case m.Credit(_, total):

@@ -255,14 +255,14 @@ def draw_op(chance: Random, num_engines: int) -> _Op:
 class KvTraffic:
     """Engines without a scheduler: each request asks the store for its prefix, waits, and computes what did not come."""
 
-    def __init__(self, seed: int, address: tuple[str, int], account: Account, stalls: Stalls, num_engines: int = 2) -> None:
+    def __init__(self, seed: int, addresses: Sequence[tuple[str, int]], account: Account, stalls: Stalls) -> None:
         self._stalls = stalls
-        self.ends = [LinkEnd(f"engine {number}", address, account) for number in range(num_engines)]
+        self.ends = [LinkEnd(f"engine {number}", address, account) for number, address in enumerate(addresses)]
         self.taps: Sequence[Tap] = [end.tap for end in self.ends]
         self._account = account
         self._chance = Random(f"connector traffic/{seed}")
         self._number = 0
-        self._loaded = [0] * num_engines
+        self._loaded = [0] * len(addresses)
         self._probing_s = 0.0
 
     @property

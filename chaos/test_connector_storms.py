@@ -172,6 +172,18 @@ def test_what_was_planted_is_found(monkeypatch: pytest.MonkeyPatch, plant: tuple
     assert run.violation.invariant == invariant
 
 
+def test_who_is_out_of_a_fault_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_one = (Fault(ConnectionFault.LIMIT_DATA, 8, 12, 4), Fault(ConnectionFault.LIMIT_DATA, 24, 12, 4, True))
+    run = storm(*of_one)
+    assert run.violation is None, run.facts
+    assert run.reached["answers to bystanders"] > 0
+    monkeypatch.setattr("chaos.connector_lab.is_of_one_link", lambda _fault: False)  # it falls on everybody
+    run = storm(*of_one)
+    assert run.violation is not None
+    assert run.violation.invariant == "DI-5"
+    assert "while only the link of engine 0 was struck" in run.violation.found
+
+
 def test_the_suite_says_so_when_a_fault_touched_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaos.connector_suite.storms_of", lambda _profile, seed: iter([ConnectorStorm(seed, IDLE)]))
     monkeypatch.setattr("chaos.connector_storm._HOLD_S", 0.3)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chaos.connector_account import Window
-from chaos.faults import ConnectionFault, Fault
+from chaos.faults import TOXICS, ConnectionFault, Fault
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
@@ -41,6 +41,15 @@ def stream_of(fault: Fault) -> Stream:
     from chaos.proxies import Stream  # the library of Toxiproxy is an extra
 
     return Stream.UPSTREAM if fault.on else Stream.DOWNSTREAM
+
+
+def is_of_one_link(fault: Fault) -> bool:
+    """Whether it strikes what lies between the first engine and the store, and nobody else."""
+    return fault.k >= 3 and fault.kind in (*TOXICS, ConnectionFault.PROXY_DOWN) and fault.kind is not ConnectionFault.SLOW_CLOSE
+
+
+def link_of(fault: Fault) -> str:
+    return " of engine 0" if is_of_one_link(fault) else ""
 
 
 def way_of(fault: Fault) -> str:

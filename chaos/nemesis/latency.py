@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Window
 from chaos.faults import ConnectionFault, Fault
-from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength, stream_of, way_of
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo, link_of, of_strength, stream_of, way_of
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
@@ -16,12 +16,12 @@ _MS = (20, 40, 80, 120)
 
 def _words(fault: Fault) -> str:
     ms = of_strength(fault, *_MS)
-    return f"latency {way_of(fault)} of {ms} ± {ms // 2} ms"
+    return f"latency {way_of(fault)}{link_of(fault)} of {ms} ± {ms // 2} ms"
 
 
 def _strike(fault: Fault, lab: Lab) -> Undo:
     ms = of_strength(fault, *_MS)
-    return lab.proxy.latency(ms, jitter_ms=ms // 2, stream=stream_of(fault))
+    return lab.strike(fault, lambda proxy: proxy.latency(ms, jitter_ms=ms // 2, stream=stream_of(fault)))
 
 
 def _touched(fault: Fault, window: Window) -> int:

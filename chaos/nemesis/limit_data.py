@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Sight, Window
 from chaos.faults import ConnectionFault, Fault
-from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength, stream_of, way_of
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo, link_of, of_strength, stream_of, way_of
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
@@ -15,11 +15,12 @@ _QUARTERS = (0, 5, 13)  # of a block, behind the greeting
 
 
 def _words(fault: Fault) -> str:
-    return f"limit_data {way_of(fault)} of 300 bytes and {of_strength(fault, *_QUARTERS) / 4:g} blocks"
+    return f"limit_data {way_of(fault)}{link_of(fault)} of 300 bytes and {of_strength(fault, *_QUARTERS) / 4:g} blocks"
 
 
 def _strike(fault: Fault, lab: Lab) -> Undo:
-    return lab.proxy.limit_data(300 + of_strength(fault, *_QUARTERS) * lab.block_bytes // 4, stream=stream_of(fault))
+    num_bytes = 300 + of_strength(fault, *_QUARTERS) * lab.block_bytes // 4
+    return lab.strike(fault, lambda proxy: proxy.limit_data(num_bytes, stream=stream_of(fault)))
 
 
 def _touched(_fault: Fault, window: Window) -> int:

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Sight, Window
 from chaos.faults import ConnectionFault, Fault
-from chaos.nemesis.connection_base import ConnectionNemesis, Undo
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo, link_of
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
 
 
-def _words(_fault: Fault) -> str:
-    return "the proxy is down"
+def _words(fault: Fault) -> str:
+    return f"the proxy{link_of(fault)} is down"
 
 
-def _strike(_fault: Fault, lab: Lab) -> Undo:
-    return lab.proxy.down()
+def _strike(fault: Fault, lab: Lab) -> Undo:
+    return lab.strike(fault, lambda proxy: proxy.down())
 
 
 def _touched(_fault: Fault, window: Window) -> int:

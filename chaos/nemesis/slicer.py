@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Sight, Window
 from chaos.faults import ConnectionFault, Fault
-from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength, stream_of, way_of
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo, link_of, of_strength, stream_of, way_of
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
@@ -16,12 +16,13 @@ _DELAY_US = 4000
 
 
 def _words(fault: Fault) -> str:
-    return f"slicer {way_of(fault)} into a {of_strength(fault, *_PIECES)}th of a block each, {_DELAY_US} µs apart"
+    where = f"{way_of(fault)}{link_of(fault)}"
+    return f"slicer {where} into a {of_strength(fault, *_PIECES)}th of a block each, {_DELAY_US} µs apart"
 
 
 def _strike(fault: Fault, lab: Lab) -> Undo:
-    size = lab.block_bytes // of_strength(fault, *_PIECES)
-    return lab.proxy.slicer(size, variation_bytes=size // 4, delay_us=_DELAY_US, stream=stream_of(fault))
+    size, stream = lab.block_bytes // of_strength(fault, *_PIECES), stream_of(fault)
+    return lab.strike(fault, lambda proxy: proxy.slicer(size, variation_bytes=size // 4, delay_us=_DELAY_US, stream=stream))
 
 
 def _touched(fault: Fault, window: Window) -> int:

@@ -20,7 +20,7 @@ def _words(fault: Fault) -> str:
 
 
 def _strike(fault: Fault, lab: Lab) -> Undo:
-    heal = lab.proxy.slow_close(of_strength(fault, *_MS), stream=stream_of(fault))
+    heal = lab.strike(fault, lambda proxy: proxy.slow_close(of_strength(fault, *_MS), stream=stream_of(fault)))
     if fault.on:
         lab.hang_up()
     else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from chaos.connector_account import Sight, Window
 from chaos.faults import ConnectionFault, Fault
-from chaos.nemesis.connection_base import ConnectionNemesis, Undo, of_strength, stream_of, way_of
+from chaos.nemesis.connection_base import ConnectionNemesis, Undo, link_of, of_strength, stream_of, way_of
 
 if TYPE_CHECKING:
     from chaos.connector_lab import Lab
@@ -15,11 +15,11 @@ _MS = (100, 250, 400)
 
 
 def _words(fault: Fault) -> str:
-    return f"timeout {way_of(fault)} of {of_strength(fault, *_MS)} ms"
+    return f"timeout {way_of(fault)}{link_of(fault)} of {of_strength(fault, *_MS)} ms"
 
 
 def _strike(fault: Fault, lab: Lab) -> Undo:
-    return lab.proxy.timeout(of_strength(fault, *_MS), stream=stream_of(fault))
+    return lab.strike(fault, lambda proxy: proxy.timeout(of_strength(fault, *_MS), stream=stream_of(fault)))
 
 
 def _touched(_fault: Fault, window: Window) -> int:

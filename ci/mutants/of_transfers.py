@@ -149,4 +149,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "Behind a block that did not arrive whole the next ones are stored under the keys of those before.",
         _HUNTS,
     ),
+    Mutant(
+        "one-lost-connection-ends-all",
+        "ours",
+        "",
+        _SERVER,
+        "        self._store.connections.pop(self, None)\n        self.session.close()\n\n    def check_time",
+        "        self._store.connections.pop(self, None)\n        self.session.close()\n"
+        "        for other in list(self._store.connections):\n            other.abort()\n\n    def check_time",
+        "An engine whose connection is lost takes those of all the others with it.",
+        _REAL,
+    ),
 )
