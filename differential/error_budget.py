@@ -43,6 +43,11 @@ ENTRIES = (
     Entry("processed-top-p", 1e-8),
     Entry("processed-ties", 1e-8),
     Entry("processed-together", 1e-8),
+    *(Entry(f"verification-{name}", 1e-8) for name in ("joint", "text", "certain", "end", "rare")),
+    *(Entry(f"verification-behind-{kept}-drafts", 1e-8) for kept in range(3)),
+    *(Entry(f"verification-neighbours-in-{axis}", 1e-8) for axis in ("seed", "choice", "position")),
+    *(Entry(f"power-{number}", 1e-8) for number in range(1, 14)),
+    *(Entry(f"calibration-{name}", 1e-8) for name in ("joint", "end")),
 )
 
 

@@ -78,10 +78,16 @@ FLOAT_KERNELS, KERNEL_NUMBERS, MADE_MODELS, SMOLLM2 = (
         "smollm2", "SmolLM2-135M as published, two oracles", "smollm2.check_smollm2", 65.0, _BOTH, model="smollm2", **_MINUTES
     ),
 )
+VERIFICATION_LAW, VERIFICATION_POWER = (
+    _suite("verification-law", "speculation, its law", "verification_law.check_verification", 8.0, _MODEL),
+    _suite("verification-power", "speculation, power of its tests", "verification_power.check_power", 6.0, _MODEL),
+)
 SUITES: tuple[Suite, ...] = (
     Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),
     SAMPLER_LAW,
     PROCESSED,
+    VERIFICATION_LAW,
+    VERIFICATION_POWER,
     STREAMED_TEXT,
     FLOAT_SETTINGS,
     FLOAT_RUNNER,
