@@ -191,6 +191,8 @@ def of_joint(outcomes: Outcomes) -> list[Asked]:
         whole = math.fsum(share for outcome, share in law.items() if outcome[0] == kept)
         given = {outcome: share / whole for outcome, share in law.items() if outcome[0] == kept}
         seen = {outcome: count for outcome, count in found.items() if outcome[0] == kept}
+        if sum(seen.values()) < whole * len(outcomes) / 2:
+            continue  # so rare that the joint law is wrong, which has told so already
         null = f"tokens behind {kept} drafts kept follow their enumerated law"
         asked.append(ask(f"verification-behind-{kept}-drafts", "ST-1", null, given, seen))
     return asked + of_neighbours(outcomes, law)

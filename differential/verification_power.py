@@ -61,7 +61,7 @@ class Design:
     @property
     def power(self) -> float:
         """As it would stand beside a verdict."""
-        return chi_square_power(self.num, self.effect, len(self.null), ALPHA)
+        return chi_square_power(self.num, self.effect, int((self.null > 0).sum()), ALPHA)
 
 
 def design(slip: Slip, effect: float) -> Design:

@@ -1,0 +1,122 @@
+"""Bugs of speculative decoding and its noise: corpus classes 5 and 6. Data only."""
+
+from __future__ import annotations
+
+from ci.mutants.mutant import Mutant
+
+_VERIFICATION = "engine_under_test/sampling/verification.py"
+_PICKING = "engine_under_test/sampling/picking.py"
+_LAW = ("verification-law",)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "shared-draft-recover-noise",
+        "vllm 54282",
+        "https://github.com/vllm-project/vllm/pull/54282",
+        _VERIFICATION,
+        "((Purpose.SAMPLE, is_bonus), (Purpose.RECOVER, ~is_bonus))",
+        "((Purpose.SAMPLE, is_bonus), (Purpose.DRAFT, ~is_bonus))",
+        "The recovered token is drawn with the noise that its draft was drawn with.",
+        _LAW,
+    ),
+    Mutant(
+        "recovery-by-the-uniform-of-acceptance",
+        "fi-chain-spec-reused-uniform",
+        "https://github.com/flashinfer-ai/flashinfer/pull/424",
+        _VERIFICATION,
+        "((Purpose.SAMPLE, is_bonus), (Purpose.RECOVER, ~is_bonus))",
+        "((Purpose.SAMPLE, is_bonus), (Purpose.ACCEPT, ~is_bonus))",
+        "The number that let a draft fall also chooses the token in its place.",
+        _LAW,
+    ),
+    Mutant(
+        "bonus-at-the-last-drafts-address",
+        "vllm 54282",
+        "https://github.com/vllm-project/vllm/pull/54282",
+        _VERIFICATION,
+        "rows.choices[which], at[which], purpose, num_lanes)",
+        "rows.choices[which], at[which] - (purpose == Purpose.SAMPLE), (purpose or Purpose.DRAFT), num_lanes)",
+        "The bonus token is drawn with the noise of the last draft in front of it.",
+        _LAW,
+    ),
+    Mutant(
+        "one-uniform-judges-all-drafts",
+        "fi-chain-spec-reused-uniform",
+        "https://github.com/flashinfer-ai/flashinfer/pull/424",
+        _VERIFICATION,
+        "        positions = rows.positions[row] + places[place]\n",
+        "        positions = rows.positions[row] + 0 * places[place]\n",
+        "All drafts of a row are judged by one number: each by itself is right.",
+        _LAW,
+    ),
+    Mutant(
+        "verification-without-the-seed",
+        "lattice-spec-temp",
+        "https://github.com/ohdearquant/lattice/issues/388",
+        _VERIFICATION,
+        "noise.uniform(rows.seeds[row], rows.choices[row], positions, Purpose.ACCEPT, 1)",
+        "noise.uniform(np.zeros_like(rows.seeds[row]), rows.choices[row], positions, Purpose.ACCEPT, 1)",
+        "Drafts are judged without the seed of their request: the same in all requests.",
+        _LAW,
+    ),
+    Mutant(
+        "target-law-written-to",
+        "vllm-ngram-probs-inplace",
+        "https://github.com/vllm-project/vllm-ascend/pull/2881",
+        _VERIFICATION,
+        "        left = law.scatter(1, rows.drafts[fell, at][:, None], 0.0)\n",
+        "        left = law.scatter(1, rows.drafts[fell, at][:, None], 0.0)\n        rows.target.table[rows.target.of[fell, at], rows.drafts[fell, at]] = 0.0\n",
+        "Recovery zeroes the draft in the target's law itself, which others read after it.",
+        _LAW,
+    ),
+    Mutant(
+        "recovery-from-the-target",
+        "vllm-spec-no-sampling-params",
+        "https://github.com/vllm-project/vllm/pull/10198",
+        _VERIFICATION,
+        "        left = (law - rows.proposed.table[rows.proposed.of[fell, at]]).clamp_(min=0)\n",
+        "        left = law + 0 * rows.proposed.table[rows.proposed.of[fell, at]]\n",
+        "The recovered token comes from the target's law as a whole, and not from its positive part beyond the draft's.",
+        _LAW,
+    ),
+    Mutant(
+        "part-not-normalised",
+        "vllm-spec-no-sampling-params",
+        "https://github.com/vllm-project/vllm/pull/10198",
+        _PICKING,
+        "uniforms[:, :1] * sums[:, -1:], right=True",
+        "uniforms[:, :1] * torch.ones_like(sums[:, -1:]), right=True",
+        "The positive part is taken for a law, though it does not sum to 1; what is missing goes to its last token.",
+        _LAW,
+    ),
+    Mutant(
+        "certain-drafts-always-kept",
+        "vllm-spec-no-sampling-params",
+        "https://github.com/vllm-project/vllm/pull/10198",
+        _VERIFICATION,
+        "    given = 1.0 if rows.proposed is None else",
+        "    given = allowed.clamp(max=0.999) if rows.proposed is None else",
+        "A draft of which no law is told is kept as if it came from the target's.",
+        _LAW,
+    ),
+    Mutant(
+        "bonus-from-the-row-before",
+        "fi-multi-token-decode-plan",
+        "https://github.com/flashinfer-ai/flashinfer/pull/3871",
+        _VERIFICATION,
+        "    target = rows.target.table[rows.target.of[places, kept]]\n",
+        "    target = rows.target.table[rows.target.of[places, torch.minimum(kept, (rows.num_drafts - 1).clamp(min=0))]]\n",
+        "The bonus token comes from the law of the position before its own.",
+        _LAW,
+    ),
+    Mutant(
+        "race-without-the-logarithm",
+        "fi-sampling-shared-mem-race",
+        "https://github.com/flashinfer-ai/flashinfer/pull/3624",
+        _PICKING,
+        "    return uniforms.log().neg_().reciprocal_()",
+        "    return (1 - uniforms).reciprocal_()",
+        "Tokens race with uniform times in place of exponential ones: likely tokens come more often than they should.",
+        _LAW,
+    ),
+)

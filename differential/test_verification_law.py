@@ -1,0 +1,135 @@
+"""The suites of speculation pass the engine, and tell what is wrong, and by how much, of every slip."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from differential.enumerated_law import law_of_step
+from differential.error_budget import TOTAL_ALPHA
+from differential.suites import VERIFICATION_LAW
+from differential.verification_cases import ENGINE, FOUR, OPPOSED, RACING, Addresses, steps
+from differential.verification_draws import grid, of_joint, pooled, rare_effect, tally
+from differential.verification_law import Found, check_verification, exact_checks, violation_of_law
+from differential.verification_power import EFFECT, check_power, design, p_values
+from differential.verification_slips import SLIPS, Slip
+from engine_under_test.sampling.noise import PhiloxNoise
+from engine_under_test.sampling.picking import Race
+from properties.suite import CheckResult, Profile, SuiteContext
+from properties.verdict import Verdict
+
+NAMED = {slip.name: slip for slip in SLIPS}
+
+
+def check(who=ENGINE, racing=RACING, seed: int = 0x4F2A91C) -> CheckResult:  # type: ignore[no-untyped-def]
+    return check_verification(SuiteContext(Profile.QUICK, seed), who, racing)
+
+
+def test_the_engines_speculation_is_valid_and_every_test_says_its_power() -> None:
+    result = VERIFICATION_LAW.run(SuiteContext(Profile.QUICK, 0x4F2A91C))
+    assert (result.verdict, result.failures, result.missed) == (Verdict.VALID, (), ())
+    assert sum(answer.alpha for answer in result.statistics) <= TOTAL_ALPHA
+    assert all(answer.power >= 0.999 - 1e-9 and 0 < answer.tv_min < 0.05 for answer in result.statistics)
+    assert result.examples == result.reached["laws integrated"] + result.reached["verifications drawn"]
+
+
+@pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.name)
+def test_a_slip_is_found_exactly(slip: Slip) -> None:
+    result = check(slip.makes(ENGINE))
+    assert result.verdict is Verdict.INVALID
+    assert result.statistics == ()  # nothing need be drawn
+    violation = result.failures[0].violation
+    assert violation.invariant in ("ST-1", "ST-3")
+    assert "total variation" in violation.found or slip.is_between_rows
+
+
+def test_a_shared_offset_is_told_with_its_bias() -> None:
+    violation = check(NAMED["recovery shares the draft's noise"].makes(ENGINE)).failures[0].violation
+    assert violation.subject == "the law of three opposed tokens, two drafts, float64, integrated over its noise"
+    assert violation.found == "a bias of 19.00% total variation"
+    assert violation.facts[-1] == "the text of 3 tokens is biased by a total variation of 16.00%"
+
+
+@pytest.mark.parametrize(
+    "name", ["recovery shares the draft's noise", "acceptance off by one", "the bonus from the row before"]
+)
+def test_a_slip_is_found_by_drawing_as_well(name: str) -> None:
+    found = Found()
+    found.draw(SuiteContext(Profile.QUICK, 3), ENGINE, NAMED[name].makes(RACING), lambda _num: None)  # type: ignore[arg-type]
+    assert "verification-joint" in {answer.id for answer in found.answers if answer.verdict is Verdict.INVALID}
+    assert "a bias of about" in found.broken[0].found
+
+
+def test_a_race_that_is_none_is_found() -> None:
+    class Uniform(Race):
+        def __call__(self, weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+            return (weights * uniforms).argmax(1)
+
+    violation = check(racing=replace(RACING, pick=Uniform())).failures[0].violation
+    assert violation.invariant == "ST-2"
+    assert "a bias of" in violation.found
+
+
+def test_neighbours_that_share_their_noise_are_found() -> None:
+    at = grid(8, 1 << 16, FOUR.width + 1)
+    halved = Addresses(at.seeds & ~np.uint64(1), at.choices, at.positions)
+    asked = {each.question.entry_id: each.question for each in of_joint(steps(FOUR, RACING, PhiloxNoise(), halved))}
+    seen = {axis: p_values(question.counts[None], question.law)[0]
+            for axis in ("seed", "choice", "position")
+            for question in [asked[f"verification-neighbours-in-{axis}"]]}  # fmt: skip
+    assert seen["seed"] < 1e-100
+    assert min(seen["choice"], seen["position"]) > 1e-6
+
+
+def test_outcomes_that_can_not_be_are_named() -> None:
+    law = law_of_step(OPPOSED.target, OPPOSED.proposed, OPPOSED.width, 0)
+    outcomes = steps(OPPOSED, ENGINE, PhiloxNoise(), Addresses.first(20_000))
+    impossible = np.array([[0, 0, -1, -1]])
+    assert (0, 0, -1, -1) not in law
+    cells = pooled(law, tally(np.concatenate((outcomes, impossible))), 20_001)
+    assert cells.impossible == ("0 kept, tokens 0 drawn 1 times",)
+    assert cells.counts.sum() == 20_001
+
+
+def test_every_law_is_exact_in_float64_and_near_in_float32() -> None:
+    checks = list(exact_checks(Profile.PR))
+    assert {each.dtype for each in checks} == {torch.float32, torch.float64}
+    assert len(checks) == 27
+    assert violation_of_law(checks[-1]) is None
+
+
+def test_the_effect_that_a_poisson_test_states_is_what_it_finds() -> None:
+    effect, power = rare_effect(200.0)
+    counts = np.random.default_rng(4).poisson(200 + effect, size=4000)
+    assert power == pytest.approx(0.999, abs=1e-6)
+    assert 0.9965 < np.mean(counts > 200 + effect / 2) <= 1
+    assert effect < 200
+
+
+# Power
+
+
+def test_the_power_of_the_tests_is_as_stated() -> None:
+    result = check_power(SuiteContext(Profile.QUICK, 3))
+    assert (result.verdict, result.failures) == (Verdict.VALID, ())
+    assert result.reached["ways to be wrong"] == 4
+
+
+@pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.name)
+def test_a_slip_is_scaled_to_the_effect_that_is_stated(slip: Slip) -> None:
+    one = design(slip, EFFECT[Profile.PR])
+    assert one.effect == pytest.approx(0.01, rel=1e-6)
+    assert 0 < one.share < 1
+    assert one.power >= 0.999 - 1e-9
+
+
+def test_a_test_that_misses_more_than_it_states_is_invalid() -> None:
+    def half(slip: Slip, effect: float):  # type: ignore[no-untyped-def]
+        return replace(design(slip, effect / 3), num=design(slip, effect).num)
+
+    result = check_power(SuiteContext(Profile.QUICK, 3), find=half)
+    assert result.verdict is Verdict.INVALID
+    assert result.failures[0].violation.name == "power as stated"
