@@ -13,7 +13,7 @@ from engine_under_test.sampling.picking import RACE, WALK
 from engine_under_test.seams import Noise, Purpose
 
 
-def columns(num: int, position: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def columns(num: int, position: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.arange(num, dtype=np.uint64), np.zeros(num, np.uint32), np.full(num, position, np.uint32)
 
 
