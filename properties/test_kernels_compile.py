@@ -18,7 +18,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from engine_under_test.execution.kernels import decode, prefill, store
+from engine_under_test.execution.kernels import decode, noise, prefill, store
 from engine_under_test.execution.kernels.launch import Kernel
 
 CUDA = torch.device("cuda")
@@ -119,3 +119,10 @@ def test_the_reduction_and_the_store_compile(tmp_path: Path) -> None:
         {"WIDTH": 192, "LANES": 256, "num_warps": 4},
     )  # fmt: skip
     assert stack_bytes(reduction, tmp_path) == stack_bytes(storing, tmp_path) == 0
+
+
+def test_the_noise_is_compiled_without_a_spilled_register() -> None:
+    pointers = {"seeds": "i64", "choices": "i64", "positions": "i64", "found": "fp64"}
+    found = compiled(noise.uniform_kernel, "i64", pointers, {"purpose": "i32", "num_lanes": "i32"}, {"BLOCK": 128})
+    assert "st.local" not in found.ptx
+    assert ".f64" in found.ptx

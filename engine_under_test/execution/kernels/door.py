@@ -64,6 +64,15 @@ def check_index(name: str, tensor: torch.Tensor, model: torch.Tensor, shape: tup
     _check_place(name, tensor, model)
 
 
+def check_words(name: str, tensor: torch.Tensor, model: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """int64, contiguous, of this shape, beside `model`."""
+    if tensor.dtype is not torch.int64:
+        raise ConfigError(f"{name} must be {torch.int64}, found {tensor.dtype}; convert it")
+    if tuple(tensor.shape) != shape:
+        raise ConfigError(f"{name} must be of shape {list(shape)} to fit the others, found {list(tensor.shape)}; correct it")
+    _check_place(name, tensor, model)
+
+
 def check_tables(tables: torch.Tensor, key_cache: torch.Tensor, block_size: int) -> None:
     """[rows, blocks] of blocks of a multiple of 16 slots."""
     if type(block_size) is not int or block_size < BLOCK_MULTIPLE or block_size % BLOCK_MULTIPLE:
