@@ -6,9 +6,10 @@ front itself (`engine_under_test/text.py`).
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from engine_under_test.errors import BadInput
 from engine_under_test.execution.attention import Eager
 from engine_under_test.execution.transformer import TransformerRunner
 from engine_under_test.model.weights import LlamaWeights
-from engine_under_test.text import TextDelta, TextEngine, TextTokenizer
+from engine_under_test.text import TextDelta, TextEngine, TextTokenizer, bad_words_of
+from engine_under_test.types import Logprobs
 
 BLOCK_SIZE = 16
 _TOKENS_PER_STEP = 512
@@ -61,6 +63,7 @@ class Task:
     sampling: SamplingParams
     stop: tuple[str, ...] = ()
     is_chat: bool = False
+    bad_words: tuple[str, ...] = ()
     fallbacks: Fallbacks = Fallbacks()
 
 
@@ -71,16 +74,19 @@ class Said:
     text: str
     num_tokens: int
     finish_reason: FinishReason
+    logprobs: tuple[Logprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """All choices, and how long they took. ``first_s``: up to the first token of any; ``total_s``: all of it."""
+    """All choices, and how long they took. ``first_s``: up to the first token of any; ``total_s``: all of it. ``text_of``: how
+    single tokens read."""
 
     choices: tuple[Said, ...]
     num_prompt_tokens: int
     first_s: float
     total_s: float
+    text_of: Callable[[int], str] = str
 
     @property
     def num_tokens(self) -> int:
@@ -91,11 +97,34 @@ class Generated:
         return self.num_tokens / self.total_s
 
     def to_json(self) -> dict[str, Any]:
-        choices = [
+        choices: list[dict[str, Any]] = [
             {"text": each.text, "tokens": each.num_tokens, "finish_reason": each.finish_reason.value} for each in self.choices
         ]
+        for choice, said in zip(choices, self.choices, strict=True):
+            if said.logprobs:
+                choice["logprobs"] = [self._told(each) for each in said.logprobs]
         figures = {"first_s": self.first_s, "total_s": self.total_s, "tokens_per_s": self.tokens_per_s}
         return {"choices": choices, "prompt_tokens": self.num_prompt_tokens, **figures}
+
+    def _told(self, logprobs: Logprobs) -> dict[str, Any]:
+        """A token with its log-probability, and the most probable ones at its place."""
+        told = [
+            {"token": token, "text": self.text_of(token), "logprob": _finite(value)}
+            for token, value in zip(*logprobs, strict=True)
+        ]
+        return told[0] | {"top": told[1:]}
+
+    def told_lines(self) -> Iterator[str]:
+        """The same for people: a line a token."""
+        for number, choice in enumerate(self.choices, 1):
+            for logprobs in choice.logprobs:
+                words = [f"{self.text_of(token)!r} {value:.3f}" for token, value in zip(*logprobs, strict=True)]
+                yield f"[{number}] {words[0]}" + (f"   of {', '.join(words[1:])}" if words[1:] else "")
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: what can not come has none."""
+    return value if value > -math.inf else None
 
 
 def open_model(name: str) -> Model:
@@ -128,6 +157,8 @@ class Speaker:
     def __init__(self, model: Model, task: Task) -> None:
         tokens = _tokens_of(model.tokenizer, task)
         sampling, config, fallbacks = task.sampling, model.weights.config, task.fallbacks
+        self._sampling = replace(sampling, bad_words=bad_words_of(task.bad_words, model.tokenizer))
+        self._tokenizer = model.tokenizer
         length = len(tokens) + max(sampling.max_tokens, 1)
         if length > config.max_positions:
             raise BadInput(
@@ -166,22 +197,29 @@ class Speaker:
         """Runs the task to its end; `show` is told everything as it comes."""
         task = self._task
         began = time.perf_counter()
-        answer = self._front.submit(_prompt_of(task), task.sampling, task.stop)
+        answer = self._front.submit(_prompt_of(task), self._sampling, task.stop)
         if not answer.is_accepted:
             raise BadInput(answer.message)
         texts = [""] * task.sampling.n
+        told: list[list[Logprobs]] = [[] for _ in texts]
         ends: dict[int, Said] = {}
         first_s = 0.0
         for delta in self._front.stream():
             first_s = first_s or time.perf_counter() - began
             texts[delta.choice] += delta.text
+            told[delta.choice] += delta.logprobs
             if delta.finish_reason is not None:
                 if delta.finish_reason is FinishReason.ERROR:
                     raise BadInput(f"the model must be able to compute this, but it failed: {delta.message}")
-                ends[delta.choice] = Said(texts[delta.choice], delta.num_tokens, delta.finish_reason)
+                ends[delta.choice] = Said(texts[delta.choice], delta.num_tokens, delta.finish_reason, tuple(told[delta.choice]))
             show(delta)
         total_s = time.perf_counter() - began
-        return Generated(tuple(ends[choice] for choice in sorted(ends)), self._num_prompt_tokens, first_s, total_s)
+        choices = tuple(ends[choice] for choice in sorted(ends))
+        return Generated(choices, self._num_prompt_tokens, first_s, total_s, self._text_of)
+
+    def _text_of(self, token: int) -> str:
+        stream = self._tokenizer.stream()
+        return stream.push(token) + stream.end()
 
 
 def set_threads(threads: int | None) -> None:

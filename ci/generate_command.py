@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from engine_under_test.types import SamplingParams
 
 _INTERRUPTED = 130
+_ALL = 2**32 - 1  # more than any vocabulary
 _MOST_ANSWERS = 64  # what an engine runs at a time if it is told nothing
 _MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))  # torch crashes on as many threads as the system can not start
 
@@ -35,6 +36,28 @@ _MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))  # torch crashes on as many t
 @click.option("--top-p", type=float, default=1.0, show_default=True, metavar="P", help="Draw among the best that make up P.")
 @click.option(
     "--min-p", type=float, default=0.0, show_default=True, metavar="P", help="Drop what is less than P times the best."
+)
+@click.option("--min-tokens", type=int, default=0, show_default=True, metavar="N", help="At least so many tokens.")
+@click.option(
+    "--repetition-penalty",
+    type=float,
+    default=1.0,
+    show_default=True,
+    metavar="R",
+    help="Divides what was seen; 1: off.",
+)
+@click.option(
+    "--presence-penalty", type=float, default=0.0, show_default=True, metavar="X", help="Taken off each token said before."
+)
+@click.option(
+    "--frequency-penalty", type=float, default=0.0, show_default=True, metavar="X", help="The same, for each time it was said."
+)
+@click.option("--logit-bias", multiple=True, metavar="TOKEN:B", help="Add B to the logit of a token (may be repeated).")
+@click.option("--allowed-tokens", default="", metavar="T,T,...", help="Say these tokens only.  [all]")
+@click.option("--bad-words", multiple=True, metavar="TEXT", help="Never say the tokens of this text (may be repeated).")
+@click.option("--logprobs", metavar="N", help="Tell the log-probability of each token and of the N best (all: of every one).")
+@click.option(
+    "--processed-logprobs", is_flag=True, help="Of what is drawn from, behind every step, not of the model's own logits."
 )
 @click.option("--seed", default="0", show_default=True, metavar="N", help="Decimal or 0x...: the same seed, the same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End in front of this text (may be repeated).")
@@ -56,6 +79,15 @@ def generate(
     top_k: int,
     top_p: float,
     min_p: float,
+    min_tokens: int,
+    repetition_penalty: float,
+    presence_penalty: float,
+    frequency_penalty: float,
+    logit_bias: tuple[str, ...],
+    allowed_tokens: str,
+    bad_words: tuple[str, ...],
+    logprobs: str | None,
+    processed_logprobs: bool,
     seed: str,
     stop: tuple[str, ...],
     n: int,
@@ -67,13 +99,31 @@ def generate(
     """Let the model continue PROMPT, or answer it (--chat), and stream what it says."""
     from ci.ending import in_words, raise_on_sigterm
     from ci.environment import require_extra
-    from engine_under_test.types import SamplingParams
+    from engine_under_test.types import LogprobsMode, SamplingParams
 
     require_extra("model", "a language model")
     raise_on_sigterm()
     sampling = SamplingParams(
-        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=_seed(seed), n=n
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=temperature,
+        seed=_seed(seed),
+        n=n,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        allowed_token_ids=_allowed(allowed_tokens),
+        logit_bias=tuple(map(_bias, logit_bias)),
+        repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+        logprobs=_count(logprobs),
+        logprobs_mode=LogprobsMode.PROCESSED if processed_logprobs else LogprobsMode.RAW,
     )
+    if processed_logprobs and logprobs is None:
+        raise click.UsageError("--processed-logprobs says of which distribution, found no --logprobs; add --logprobs N")
+    if "" in bad_words:
+        raise click.UsageError("--bad-words are of at least one character, found ''; leave it away")
     if fallbacks["eager"] and fallbacks["batch_invariant"]:
         raise click.UsageError("--batch-invariant has an attention of its own, found --eager too; leave one of them away")
     refuse_before_loading(sampling, stop, name, is_empty=not prompt and not is_chat)
@@ -84,7 +134,7 @@ def generate(
 
         set_threads(threads)
         model = open_model(name)
-        speaker = Speaker(model, Task(prompt, sampling, stop, is_chat, Fallbacks(**fallbacks)))
+        speaker = Speaker(model, Task(prompt, sampling, stop, is_chat, bad_words, Fallbacks(**fallbacks)))
         click.echo(f"{model.title} · {speaker.description}", err=True)
         generated = speaker.speak(printer.show)
         printer.close()
@@ -95,6 +145,9 @@ def generate(
         printer.break_line()
         click.echo(f"assay: {in_words(end)} after {printer.num_tokens} tokens", err=True)
         sys.exit(_INTERRUPTED)
+    if not as_json:
+        for line in generated.told_lines():
+            click.echo(line, err=True)
     click.echo(closing_line(generated), err=True)
 
 
@@ -111,9 +164,39 @@ def refuse_before_loading(sampling: SamplingParams, stop: tuple[str, ...], name:
     if "" in stop:
         raise BadInput("stop strings are of at least one character, found ''; leave it away")
     tokens = () if is_empty else (0,)
-    room = EngineConfig(num_blocks=max(sampling.max_tokens, 1), max_num_seqs=_MOST_ANSWERS)  # the length is judged later
+    # Length and tokens are judged when the model is known.
+    room = EngineConfig(num_blocks=max(sampling.max_tokens, 1), max_num_seqs=_MOST_ANSWERS, vocab_size=_ALL)
     if refusal := refusal_at_the_door(Request("asked", tokens, sampling), room, now=0.0):
         raise BadInput(refusal[1])
+
+
+def _count(text: str | None) -> int | None:
+    if text is None or text == "all":
+        return None if text is None else _ALL
+    if not text.isdecimal():
+        raise click.UsageError(f"--logprobs is an integer of at least 0, or all, found {text!r}; say for example --logprobs 5")
+    return int(text)
+
+
+def _allowed(text: str) -> tuple[int, ...]:
+    numbers = text.split(",") if text else []
+    if not all(number.strip().isdecimal() for number in numbers):
+        raise click.UsageError(
+            f"--allowed-tokens are numbers of tokens with commas between them, found {text!r}; say for example 11,42"
+        )
+    return tuple(map(int, numbers))
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, colon, amount = text.partition(":")
+    try:
+        if colon and token.isdecimal():
+            return int(token), float(amount)
+    except ValueError:
+        pass
+    raise click.UsageError(
+        f"--logit-bias is the number of a token, a colon and a number, found {text!r}; say --logit-bias 42:-5"
+    )
 
 
 def _seed(text: str) -> int:

@@ -202,3 +202,53 @@ def test_the_tiny_tokenizer_reads_back_what_it_wrote() -> None:
     stream = ByteTokenizer().stream()
     assert "".join(map(stream.push, ByteTokenizer().encode("añ😀"))) + stream.end() == "añ😀"
     assert generate.open_model("tiny").weights.config.vocab_size == ByteTokenizer.vocab_size
+
+
+def test_options_of_the_sampler_change_what_is_said(run: Run) -> None:
+    plain = tiny(run)[0]
+    for words in (
+        ("--repetition-penalty", "2"), ("--presence-penalty", "2"), ("--frequency-penalty", "2"), ("--logit-bias", "65:50"),
+        ("--allowed-tokens", "65, 66"), ("--bad-words", plain[2]),
+    ):  # fmt: skip
+        assert tiny(run, *words)[0] != plain, words
+    assert tiny(run, "--logit-bias", "65:100")[0] == "A" * 24 + "\n"
+    assert set(tiny(run, "--allowed-tokens", "65,66", "--temperature", "3")[0]) == {"A", "B", "\n"}
+    assert plain[2] not in tiny(run, "--bad-words", plain[2])[0]
+
+
+def test_log_probabilities_are_told_to_people_and_to_programs(run: Run) -> None:
+    _, err = tiny(run, "--logprobs", "2")
+    assert sum(line.startswith("[1] ") and "   of " in line for line in err.splitlines()) == 24
+    (choice,) = json.loads(tiny(run, "--logprobs", "2", "--json")[0])["choices"]
+    told = choice["logprobs"]
+    assert [len(each["top"]) for each in told] == [2] * 24
+    assert all(each["token"] == each["top"][0]["token"] and each["logprob"] < 0 for each in told)
+    words = ("--logprobs", "all", "--processed-logprobs", "--allowed-tokens", "65", "--json")
+    (first, *_) = json.loads(tiny(run, *words)[0])["choices"][0]["logprobs"]
+    assert first["logprob"] == 0
+    assert {each["logprob"] for each in first["top"]} == {0, None}
+    assert "logprobs" not in json.loads(tiny(run, "--json")[0])["choices"][0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--logprobs", "-1"), "--logprobs is an integer of at least 0, or all, found '-1'"),
+        (("--logit-bias", "65"), "--logit-bias is the number of a token, a colon and a number, found '65'"),
+        (("--logit-bias", "65:101"), "between -100 and 100, found (65, 101.0)"),
+        (("--logit-bias", "65:nan"), "between -100 and 100, found (65, nan)"),
+        (("--allowed-tokens", "1,,2"), "numbers of tokens with commas between them, found '1,,2'"),
+        (("--allowed-tokens", "999"), "a token that is allowed must be an integer between 0 and 256, found 999"),
+        (("--bad-words", ""), "of at least one character"),
+        (("--repetition-penalty", "0"), "repetition_penalty must be a number between 0.001 and 1000"),
+        (("--frequency-penalty", "2.5"), "frequency_penalty must be a number between -2 and 2, found 2.5"),
+        (("--min-tokens", "999"), "min_tokens must be an integer between 0 and max_tokens, found 999"),
+        (("--processed-logprobs",), "found no --logprobs"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
+)
+def test_an_option_that_can_not_be_is_refused_with_a_sentence(run: Run, words: tuple[str, ...], said: str) -> None:
+    code, out, err = run("hello", "--model", "tiny", *words)
+    assert (code, out) == (64, "")
+    assert said in err
+    assert "Traceback" not in err

@@ -24,10 +24,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from engine_under_test.types import FinishReason, Request
-from models.law_of_filters import Address, Drawn, next_token
+from engine_under_test.types import FinishReason, History, Logprobs, LogprobsMode, Request
+from models.law_of_adjustments import adjusted, steps_of, wrong_telling
+from models.law_of_filters import Address, Drawn, kept, masked, next_token, told_of
 from properties.invariants.catalogue import CATALOGUE
 from properties.verdict import Violation
 
@@ -81,7 +84,8 @@ class CachedOracle:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Emitted:
-    """One choice of a request as an engine ran it: its tokens, the raw logits behind each [tokens, vocab], and how it ended."""
+    """One choice of a request as an engine ran it: its tokens, the raw logits behind each [tokens, vocab], how it ended, and
+    the log-probabilities that its user was told of tokens and prompt."""
 
     request: Request
     choice: int
@@ -89,6 +93,8 @@ class Emitted:
     logits: torch.Tensor
     end: FinishReason | None
     message: str = ""
+    logprobs: tuple[Logprobs, ...] = ()
+    prompt_logprobs: tuple[Logprobs, ...] = ()
 
     @property
     def forced(self) -> tuple[int, ...]:
@@ -142,10 +148,12 @@ class Divergence:
         )
 
 
-def law_of(request: Request, choice: int, index: int, row: torch.Tensor, slack: float = 0.0) -> Drawn:
-    """What may follow by the law if each logit of a row is off by at most ``slack``."""
-    address = Address(request.sampling.seed, choice, len(request.prompt) + index, index)
-    return next_token(row.double().numpy(), request.sampling, address, slack)
+def law_of(run: Emitted, index: int, row: torch.Tensor, slack: float = 0.0) -> Drawn:
+    """What may follow the first ``index`` tokens by the law if each logit of a row is off by at most ``slack``."""
+    request = run.request
+    address = Address(request.sampling.seed, run.choice, len(request.prompt) + index, index)
+    history = History(request.prompt, run.tokens[:index])
+    return next_token(row.double().numpy(), request.sampling, address, slack, history=history)
 
 
 def against_oracle(run: Emitted, oracle: Oracle, share: float) -> Divergence | None:
@@ -158,6 +166,8 @@ def against_oracle(run: Emitted, oracle: Oracle, share: float) -> Divergence | N
     allowed = share * truth.std(dim=1)
     errors = (run.logits.double() - truth).abs()
     worst = errors.amax(dim=1)
+    if (told := wrongly_told(run, oracle, share)) is not None:
+        return told
     for index, token in enumerate(run.tokens):
         found = _not_of_its_own(run, index) or _wrong_token(run, oracle, index, truth[index], float(allowed[index]))
         if found is not None:
@@ -172,12 +182,54 @@ def against_oracle(run: Emitted, oracle: Oracle, share: float) -> Divergence | N
     return None
 
 
+def wrongly_told(run: Emitted, oracle: Oracle, share: float) -> Divergence | None:
+    """SE-3: what the user was told of each token is the log-softmax of the engine's own logits, exactly; and what was told of
+    the prompt, whose logits nobody shows, that of the oracle's within `share` of their spread."""
+    sampling = run.request.sampling
+    if not sampling.needs_history:
+        return None
+    for index, token in enumerate(run.tokens):
+        told = run.logprobs[index] if index < len(run.logprobs) else None
+        values = told_values(run.request, run.tokens[:index], run.logits[index].double().numpy())
+        if values is not None and (wrong := wrong_telling(told, values, token, sampling.logprobs)) is not None:
+            return _divergence("SE-3", wrong, run, index, token, 1.0, 0.0, ())
+    return _wrongly_told_of_prompt(run, oracle, share)
+
+
+def told_values(request: Request, output: tuple[int, ...], logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64] | None:
+    """Of which values a row's log-probabilities are to be told; None where rounding decides, or a logit is no number."""
+    sampling = request.sampling
+    if not np.isfinite(logits).all():
+        return None
+    if sampling.logprobs_mode is LogprobsMode.RAW:
+        return logits
+    left = masked(adjusted(logits, steps_of(sampling, History(request.prompt, output))), sampling, len(output))
+    return told_of(left, kept(left, sampling))
+
+
+def _wrongly_told_of_prompt(run: Emitted, oracle: Oracle, share: float) -> Divergence | None:
+    request = run.request
+    count = request.sampling.prompt_logprobs if run.choice == 0 and run.tokens else None
+    due = len(request.prompt) - 1 if count is not None else 0
+    if len(run.prompt_logprobs) != due:
+        what = f"{len(run.prompt_logprobs)} tokens of the prompt are told of, not {due}"
+        return _divergence("SE-3", what, run, 0, run.tokens[0], float(abs(len(run.prompt_logprobs) - due)), 0.0, ())
+    truth = oracle.logits(request.prompt, 0) if due else torch.empty(0, 1)
+    for place, (told, row) in enumerate(zip(run.prompt_logprobs, truth[:due], strict=True), start=1):
+        slack = share * float(row.std())
+        wrong = wrong_telling(told, row.double().numpy(), request.prompt[place], count, slack)
+        if wrong is not None:
+            what = f"of token {place} of the prompt: {wrong}"
+            return _divergence("SE-3", what, run, 0, run.tokens[0], 2 * slack, 2 * slack, ())
+    return None
+
+
 def _not_of_its_own(run: Emitted, index: int) -> Divergence | None:
     """The token is the one that the engine's own logits lead to."""
     row = run.logits[index].double()
     if not torch.isfinite(row).all():
         return None
-    law = law_of(run.request, run.choice, index, row)
+    law = law_of(run, index, row)
     seen = (_of("engine", row, run.tokens[index], law.token),)
     return _not_allowed(run, index, law, row, "the engine's own logits lead to", 0.0, seen)
 
@@ -222,7 +274,7 @@ def typically_off(runs: Sequence[Emitted], oracle: Oracle, allowed: float) -> tu
 
 
 def _wrong_token(run: Emitted, oracle: Oracle, index: int, row: torch.Tensor, allowed: float) -> Divergence | None:
-    law = law_of(run.request, run.choice, index, row, allowed)
+    law = law_of(run, index, row, allowed)
     return _not_allowed(
         run, index, law, row, f"{oracle.name} has", 2 * allowed, _seen(run, index, law.token, oracle.name, row)
     )  # fmt: skip
@@ -235,7 +287,7 @@ def against_plain(run: Emitted, plain: Emitted, oracle: Oracle, share: float) ->
         return None
     row = oracle.logits(plain.forced, len(plain.request.prompt) - 1)[index]
     slack = share * float(row.std())
-    law = law_of(run.request, run.choice, index, row, slack)
+    law = law_of(run, index, row, slack)
     token, other = run.tokens[index], plain.tokens[index]
     if {token, other} <= law.allowed:
         return None

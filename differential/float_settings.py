@@ -19,7 +19,7 @@ from differential.threads import one_thread
 from differential.trials import Tally, Trial
 from engine_under_test.config import EngineConfig
 from engine_under_test.model.weights import LlamaConfig
-from engine_under_test.types import Request, SamplingParams
+from engine_under_test.types import LogprobsMode, Request, SamplingParams
 from properties.suite import CheckResult, Profile, SuiteContext
 
 SUITE_ID = "float-settings"
@@ -111,8 +111,26 @@ def requests(seed: int) -> tuple[Request, ...]:
             sampling = replace(sampling, top_k=3)
         if number == 6:
             sampling = replace(sampling, top_k=20, top_p=0.9, min_p=0.02)
+        sampling = replace(sampling, **_ASKING.get(number, {}))
         found.append(Request(f"r{number}", prompt, sampling))
     return tuple(found)
+
+
+_EVEN = tuple(range(0, VOCAB, 2))
+# What some of the requests ask for in front of the temperature, or to be told.
+_ASKING: Mapping[int, Mapping[str, Any]] = {
+    0: {"logprobs": 2, "prompt_logprobs": 1, "repetition_penalty": 1.3},
+    1: {"repetition_penalty": 1.5, "presence_penalty": 1.0, "frequency_penalty": 0.5, "max_tokens": 9},
+    3: {"prompt_logprobs": 3, "logprobs": 0},
+    5: {
+        "bad_words": tuple((token,) for token in range(1, VOCAB, 3)),
+        "logit_bias": ((2, 4.0), (8, 3.5)),
+        "logprobs": VOCAB,
+        "logprobs_mode": LogprobsMode.PROCESSED,
+        "presence_penalty": -0.5,
+    },
+    6: {"frequency_penalty": 2.0, "allowed_token_ids": _EVEN, "bad_words": tuple((token, token) for token in _EVEN)},
+}
 
 
 def check_float_settings(

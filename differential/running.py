@@ -26,7 +26,7 @@ from engine_under_test.execution.runner import Launch, Runner
 from engine_under_test.scheduling.scheduler import Scheduler, View
 from engine_under_test.seams import Device, Memory
 from engine_under_test.sequence import Sequence as Choice
-from engine_under_test.types import Event, EventKind, FinishReason, Output, Plan, Request, Reservation
+from engine_under_test.types import Event, EventKind, FinishReason, Logprobs, Output, Plan, Request, Reservation, SamplingParams
 from properties.verdict import Violation
 
 MakeRunner = Callable[[World, Memory], Runner]
@@ -251,7 +251,7 @@ def _most_steps(requests: Sequence[Request]) -> int:
 
 def _warming(request: Request) -> Request:
     """The same prompt under another name, for a single greedy token."""
-    sampling = replace(request.sampling, n=1, max_tokens=1, min_tokens=0, stop_token_ids=(), temperature=0.0)
+    sampling = SamplingParams(max_tokens=1, seed=request.sampling.seed)
     return replace(request, request_id=warmed(request.request_id), sampling=sampling)
 
 
@@ -263,9 +263,13 @@ def warmed(request_id: str) -> str:
 def _gather(requests: Sequence[Request], outputs: Sequence[Output], recorder: Recorder) -> Iterator[Emitted]:
     tokens: dict[tuple[str, int], list[int]] = {}
     ends: dict[tuple[str, int], tuple[FinishReason, str]] = {}
+    told: dict[tuple[str, int], tuple[Logprobs, ...]] = {}
+    of_prompts: dict[tuple[str, int], tuple[Logprobs, ...]] = {}
     for output in outputs:
         key = output.request_id, output.choice
         tokens.setdefault(key, []).extend(output.token_ids)
+        told[key] = told.get(key, ()) + output.logprobs
+        of_prompts[key] = of_prompts.get(key, ()) + output.prompt_logprobs
         if output.finish_reason is not None:
             ends[key] = output.finish_reason, output.message
     for request in requests:
@@ -274,4 +278,5 @@ def _gather(requests: Sequence[Request], outputs: Sequence[Output], recorder: Re
             rows = recorder.logits.get(key, [])
             end, message = ends.get(key, (None, ""))
             logits = torch.stack(rows) if rows else torch.empty(0, 0)
-            yield Emitted(request, choice, tuple(tokens.get(key, ())), logits, end, message)
+            of_choice = told.get(key, ()), of_prompts.get(key, ())
+            yield Emitted(request, choice, tuple(tokens.get(key, ())), logits, end, message, *of_choice)

@@ -159,7 +159,7 @@ def test_of_a_filtered_request_only_the_token_of_its_noise_is_right() -> None:
 
 def test_a_token_that_a_filter_drops_or_keeps_within_the_tolerance_is_a_tie() -> None:
     rows, turned = [[0.0, 2.0, 1.99, 1.995]], [[0.0, 2.0, 1.995, 1.99]]  # the second place hangs on 0.005
-    tokens = [law_of(filtered(0, each).request, 0, 0, torch.tensor(each[0])).token for each in (rows, turned)]
+    tokens = [law_of(filtered(0, each), 0, torch.tensor(each[0])).token for each in (rows, turned)]
     assert tokens == [3, 1]
     run_, plain = filtered(tokens[0], rows), filtered(tokens[1], turned)
     assert against_oracle(run_, Told(turned), SHARE) is None

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from engine_under_test.engine import Engine
 from engine_under_test.errors import BadInput
-from engine_under_test.types import Admission, FinishReason, Output, Request, SamplingParams
+from engine_under_test.types import Admission, FinishReason, Logprobs, Output, Request, SamplingParams
 
 Messages = Sequence[Mapping[str, str]]  # {"role": ..., "content": ...}
 
@@ -90,6 +90,19 @@ class TextDelta:
     num_tokens: int
     finish_reason: FinishReason | None = None
     message: str = ""  # with FinishReason.ERROR: what failed
+    logprobs: tuple[Logprobs, ...] = ()  # of the tokens since the last news, if asked for
+
+
+def bad_words_of(words: Sequence[str], tokenizer: TextTokenizer) -> tuple[tuple[int, ...], ...]:
+    """The token sequences of words, at the beginning of a text and behind a space. Raises BadInput for an empty one.
+
+    The output never holds one of these sequences; a word that comes apart into other tokens is another sequence.
+    """
+    if not all(words):
+        raise BadInput("bad words are of at least one character, found ''; leave it away")
+    special = tokenizer.encode("")
+    found = [tokenizer.encode(text)[len(special) :] for word in words for text in (word, f" {word.lstrip()}")]
+    return tuple(dict.fromkeys(each for each in found if each))
 
 
 class _Choice:
@@ -185,10 +198,10 @@ class TextEngine:
         if choice is None:
             return None  # what follows a stop string
         text, reason = choice.push(output.token_ids, output.finish_reason)
-        if reason is None and not text:
+        if reason is None and not text and not output.logprobs:
             return None
         if reason is not None:
             del self._choices[key]
             if output.finish_reason is None:
                 self._engine.stop_choice(output.request_id, output.choice)
-        return TextDelta(output.request_id, output.choice, text, choice.num_tokens, reason, output.message)
+        return TextDelta(output.request_id, output.choice, text, choice.num_tokens, reason, output.message, output.logprobs)

@@ -137,7 +137,7 @@ def _refuse_token_lists(sampling: SamplingParams, config: EngineConfig) -> Refus
             )
     biased = [pair[0] for pair in sampling.logit_bias]
     named = (
-        ("allowed token", sampling.allowed_token_ids),
+        ("token that is allowed", sampling.allowed_token_ids),
         ("token of a bad word", tuple(chain.from_iterable(sampling.bad_words))),
         ("biased token", biased),
     )
