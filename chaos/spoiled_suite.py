@@ -19,7 +19,7 @@ from chaos.memory_suite import short_walk
 from chaos.storm import SHAPES
 from engine_under_test.types import FinishReason, Output, PlannedStep, RowId
 from models.build import world_from
-from models.shrink import Spec
+from models.shrink import Spec, shrink_world
 from models.world import World
 from properties.invariants.predicate import violation
 from properties.moment import Moment
@@ -103,7 +103,9 @@ def run_spoiled(context: SuiteContext) -> CheckResult:
                 evaluations.update(world.evaluations)
                 ops += world.ops
                 if found is not None:
-                    failures = (Failure(found, f"{SUITE_ID}#{context.seed:#x}", spec, slot.spoiled(is_wrong)),)
+                    failures = (
+                        _failure(found, context, spec, slot.spoiled(is_wrong), is_wrong or found is not world.violation),
+                    )
                     break
             if failures:
                 break
@@ -127,6 +129,15 @@ def run_spoiled(context: SuiteContext) -> CheckResult:
         failures=failures,
         note=f"each of {reached.total()} slots spoiled in turn, in {len(names)} worlds",
     )
+
+
+def _failure(found: Violation, context: SuiteContext, spec: Spec, story: tuple[Op, ...], is_as_told: bool) -> Failure:
+    """Shrunk, where the target broke a sentence; what nobody noticed is told whole."""
+    name = f"{SUITE_ID}#{context.seed:#x}"
+    if is_as_told:
+        return Failure(found, name, spec, story)
+    shrunk = shrink_world(spec, story, found, max_seconds=context.shrink_s)
+    return Failure(shrunk.violation, name, shrunk.spec, shrunk.ops, len(story))
 
 
 def _slots(spec: Spec, base: tuple[Op, ...]) -> Iterator[_Slot]:
