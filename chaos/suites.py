@@ -185,7 +185,7 @@ RANKS_DOCKER = Suite(
     share_s=1200.0,
     extras=("model", "chaos"),
 )
-MEMORY = Suite("memory", "every allocation refused once", run_memory, share_s=12.0)
+MEMORY = Suite("memory", "every allocation refused once", run_memory, share_s=13.0)
 CONNECTORS = Suite(
     "connectors",
     "a real store behind every toxic",
@@ -194,5 +194,5 @@ CONNECTORS = Suite(
     share_s=18.0,
     extras=("connector", "chaos"),
 )
-SPOILED = Suite("spoiled-slots", "every committed slot spoiled once", run_spoiled, share_s=8.0)
+SPOILED = Suite("spoiled-slots", "every committed slot spoiled once", run_spoiled, share_s=9.0)
 SUITES: tuple[Suite, ...] = (STORMS, ORDERS, MEMORY, SPOILED, TRANSFERS, RANKS, RANKS_DOCKER, CONNECTORS)

@@ -1,4 +1,4 @@
-"""The device refuses the k-th allocation of a staging buffer, once or until memory comes back: the step is not launched."""
+"""The k-th allocation of a step is refused, on the device or the host, once or until memory comes back: it is not launched."""
 
 from __future__ import annotations
 
