@@ -155,7 +155,7 @@ class _Served:
         connector, tap, snapshot = self.side.connector, self.side.tap, self.world.snapshot
         pins = Counter(snapshot.pinned)
         due = Counter(block for each in connector.transfers.values() for block in each.blocks)
-        waits: set[Hashable] = {each.owner for each in connector.transfers.values() if each.owner is not None}
+        waits: set[Hashable] = set(snapshot.loading)
         moment = TransferMoment(
             generation=connector.generation,
             window_bytes=CONFIG.window_bytes,
@@ -177,6 +177,10 @@ class _Served:
         )  # fmt: skip
         self.evaluations["DI-3"] += bool(moment.clients)
         self.evaluations["DI-5"] += len(moment.clients)
+        for each in connector.transfers.values():
+            if each.owner is not None and each.owner not in waits:
+                words = f"it goes on for {each.owner}"
+                raise KvViolation(violation("DI-3", f"load {each.number}", words, "aborted: nobody waits for it"))
         if found := first_violation(moment) or judge_connection(self.who, connector, tap):
             raise KvViolation(found)
 
@@ -244,8 +248,10 @@ class EngineTraffic:
             words = f"asks with {len(request.prompt)} tokens of family {op.family}"
             self._add(each, request)
         elif op.kind == "abort" and live:
-            words = f"aborts {live[op.family % len(live)].request_id}"
-            each.apply(Op(OpKind.ABORT, request_id=live[op.family % len(live)].request_id))
+            loading = [row.request_id for row in each.world.snapshot.loading]  # where it is hardest
+            names = loading or [request.request_id for request in live]
+            words = f"aborts {names[op.family % len(names)]}"
+            each.apply(Op(OpKind.ABORT, request_id=names[op.family % len(names)]))
         elif op.kind == "forget":
             words = "resets its cache"
             each.apply(Op(OpKind.RESET_CACHE))
@@ -254,6 +260,7 @@ class EngineTraffic:
             each.apply(Op(OpKind.RESTART))
         else:
             words = "does nothing"
+        each.judge()
         self._account.note(each.who, Sight.ACTED, words=words)
 
     def turn(self) -> None:

@@ -247,7 +247,7 @@ class _Op(NamedTuple):
 
 def draw_op(chance: Random, num_engines: int) -> _Op:
     """One operation of the workload; families that are asked for often, and some that are not."""
-    kind = chance.choices(("begin", "abort", "forget", "restart"), (60, 12, 6, 1))[0]
+    kind = chance.choices(("begin", "abort", "forget", "restart"), (60, 12, 6, 3))[0]
     family = min(chance.randrange(FAMILIES), chance.randrange(FAMILIES))
     return _Op(kind, chance.randrange(num_engines), family, chance.randint(2, LONGEST))
 

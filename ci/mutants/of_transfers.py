@@ -8,6 +8,7 @@ _CONNECTOR = "engine_under_test/distributed/connector.py"
 _SESSION = "engine_under_test/distributed/store_session.py"
 _SERVER = "engine_under_test/distributed/kv_store.py"
 _TCP = "engine_under_test/distributed/tcp.py"
+_REMOTE = "engine_under_test/remote.py"
 _HUNTS = ("transfers",)
 _REAL = ("connectors",)  # what no link in memory shows
 
@@ -158,6 +159,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "        self._store.connections.pop(self, None)\n        self.session.close()\n"
         "        for other in list(self._store.connections):\n            other.abort()\n\n    def check_time",
         "An engine whose connection is lost takes those of all the others with it.",
+        _REAL,
+    ),
+    Mutant(
+        "abort-misses-the-load",
+        "ours",
+        "",
+        _REMOTE,
+        "            load = self._loads[seq.load]\n            self.connector.abort(load.transfer)\n            self._give_up(load)\n\n    def store_published",
+        "            load = self._loads[seq.load]\n            self._give_up(load)\n\n    def store_published",
+        "A request that ends while it waits for a load leaves the load behind: it goes on for nobody.",
+        _REAL,
+    ),
+    Mutant(
+        "transfers-outlive-the-restart",
+        "ours",
+        "",
+        _REMOTE,
+        "        self._wholes.clear()\n        self.connector.restart()\n",
+        "        self._wholes.clear()\n",
+        "The engine's memory starts anew and its transfers do not: they go on into blocks that nobody holds for them.",
         _REAL,
     ),
 )
