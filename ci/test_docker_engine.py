@@ -26,9 +26,3 @@ def test_it_takes_up_or_down(arguments: tuple[str, ...]) -> None:
 
 def test_an_engine_that_somebody_named_is_theirs() -> None:
     assert said("up", DOCKER_HOST="tcp://nowhere:1") == (0, "Docker engine: the one behind DOCKER_HOST=tcp://nowhere:1\n")
-
-
-def test_who_runs_the_tests_ends_only_what_the_script_has_started() -> None:
-    run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert run.index("docker-engine up") < run.index("ASSAY_DOCKER=required") < run.index("make --no-print-directory test")
-    assert "trap leave EXIT" in run
