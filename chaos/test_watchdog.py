@@ -50,3 +50,16 @@ def test_a_hang_of_ranks_breaks_the_sentence_on_their_deaths() -> None:
     assert failure.violation.invariant == "DI-2"
     assert "not over after 0.2 s, at hang" in failure.violation.found
     assert in_time("two ranks", lambda: None, 5.0) is None
+
+
+def test_an_alarm_that_somebody_else_has_set_meanwhile_stays_his() -> None:
+    def his(_number: int, _frame: object) -> None: ...
+
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        with within(20.0):
+            signal.signal(signal.SIGALRM, his)
+        assert signal.getsignal(signal.SIGALRM) is his
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

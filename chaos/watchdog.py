@@ -40,5 +40,6 @@ def within(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        if signal.getsignal(signal.SIGALRM) is ring:  # else somebody who ends the process has set an alarm of his own
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
