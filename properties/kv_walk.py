@@ -65,6 +65,10 @@ STORIES: Final[Mapping[str, tuple[KvOp, ...]]] = {
         *(KvOp("begin", 1, 4), KvOp("go on", 3, 0), KvOp("step", 0, 0), KvOp("lose", 0, 0), KvOp("go on", 3, 0)),
         KvOp("go on", 3, 0),
     ),
+    "a store takes too long, and is given up": (
+        *(KvOp("begin", 1, 4), KvOp("go on", 3, 0), KvOp("step", 0, 0), KvOp("wait", 5, 0), KvOp("wait", 5, 0)),
+        *(KvOp("step", 0, 0), KvOp("go on", 3, 0)),
+    ),
     "the store's bits rot": (KvOp("rot", 1, 0), KvOp("begin to load", 1, 9)),
     "the store is full while somebody reads": (
         *(KvOp("begin to load", 1, 2), KvOp("begin", 1, 5), KvOp("begin", 2, 5), KvOp("go on", 3, 0), KvOp("go on", 3, 0)),
