@@ -63,10 +63,10 @@ _MODEL, _BOTH = ("model",), ("model", "reference")
 # Profile quick is for seconds: loading a real model twice and asking two oracles takes a minute; Triton's interpreter is slow.
 _MINUTES = {"profiles": frozenset({Profile.PR, Profile.NIGHTLY})}
 SAMPLER_LAW, PROCESSED, STREAMED_TEXT, FLOAT_SETTINGS, FLOAT_RUNNER, FLOAT_NUMERICS = (
-    _suite("sampler-law", "sampler of real logits, token by token", "sampler_law.check_sampler_law", 12.0, _MODEL),
+    _suite("sampler-law", "sampler of real logits, token by token", "sampler_law.check_sampler_law", 18.0, _MODEL),
     _suite("processed-sampler-statistics", "sampler statistics, real logits", "processed_stats.check_processed", 8.0, _MODEL),
     _suite("streamed-text", "streamed text, stop strings", "streamed_text.check_streamed_text", 24.0, _MODEL),
-    _suite("float-settings", "language models, settings", "float_settings.check_float_settings", 33.0, _BOTH),
+    _suite("float-settings", "language models, settings", "float_settings.check_float_settings", 36.0, _BOTH),
     _suite("float-runner", "language models, store and faults", "float_runner.check_float_runner", 16.0, _BOTH),
     _suite("float-numerics", "language models, numerics", "float_numerics.check_float_numerics", 14.0, _BOTH),
 )

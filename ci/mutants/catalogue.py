@@ -6,6 +6,7 @@ Each re-creates the kind of bug that its origin, a public thread, describes; `or
 from __future__ import annotations
 
 from ci.mutants import (
+    of_adjustments,
     of_arithmetic,
     of_decisions,
     of_life,
@@ -31,6 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *of_decisions.MUTANTS,
     *of_life.MUTANTS,
     *of_sampling.MUTANTS,
+    *of_adjustments.MUTANTS,
     *of_speculation.MUTANTS,
     *of_arithmetic.MUTANTS,
     *of_numerics.MUTANTS,
