@@ -19,7 +19,7 @@ NOISE = PhiloxNoise()
 
 
 def ask(tokens: Sequence[int], width: int = 3, row: RowId = A) -> Ask:
-    return Ask(row, tuple(tokens), SamplingParams(), width)
+    return Ask(row, tuple(tokens), SamplingParams(), width, 1)
 
 
 @pytest.mark.parametrize(

@@ -158,14 +158,14 @@ def test_a_greedy_row_keeps_the_drafts_that_are_its_own_and_corrects_the_first_t
     target = torch.eye(4, dtype=torch.float64)[own]
     for wrong in range(4):
         drafts = tuple(token if place != wrong else (token + 1) % 4 for place, token in enumerate(own[:3]))
-        ask = Ask(RowId("a", 0, 1, 0), (1, 2, 3), SamplingParams(seed=9), 3)
+        ask = Ask(RowId("a", 0, 1, 0), (1, 2, 3), SamplingParams(seed=9), 3, 3)
         kept, tokens = verify(rows_of([ask], Proposal((drafts,)), target), PhiloxNoise())
         assert (kept.tolist(), tokens.tolist()) == ([wrong], [own[wrong]])
 
 
 def test_rows_of_several_widths_find_their_own_laws() -> None:
     asks = [
-        Ask(RowId(name, 0, 1, 0), (0,) * length, SamplingParams(seed=length), 2)
+        Ask(RowId(name, 0, 1, 0), (0,) * length, SamplingParams(seed=length), 2, 1)
         for name, length in (("a", 3), ("b", 5), ("c", 4))
     ]
     proposal = Proposal(((1, 0), (), (2,)), torch.tensor([[0.1, 0.9, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]))
@@ -188,7 +188,7 @@ def test_drafts_come_from_the_law_at_purpose_draft() -> None:
 
 
 def test_what_does_not_fit_is_refused_in_one_sentence() -> None:
-    ask = Ask(RowId("a", 0, 1, 0), (1,), SamplingParams(), 2)
+    ask = Ask(RowId("a", 0, 1, 0), (1,), SamplingParams(), 2, 1)
     with pytest.raises(ConfigError, match="found 1 laws"):
         rows_of([ask], Proposal(((1, 0),)), torch.eye(3)[:1])
     with pytest.raises(ProtocolError, match="vocabulary of 3"):

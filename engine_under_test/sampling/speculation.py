@@ -54,12 +54,14 @@ class Declaration:
 
 
 class Ask(NamedTuple):
-    """A row that would like drafts. ``tokens``: prompt and output so far, the last one not computed yet. ``width``: at most."""
+    """A row that would like drafts. ``tokens``: prompt and output so far, the last one not computed yet; the first
+    ``prompt_len`` are the prompt's. ``width``: at most so many drafts."""
 
     row: RowId
     tokens: Sequence[int]
     params: SamplingParams
     width: int
+    prompt_len: int
 
 
 class Proposal(NamedTuple):
