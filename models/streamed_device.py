@@ -87,6 +87,11 @@ class StreamedDevice(Device):
             caps.num_blocks, caps.block_size, caps.vocab_size, noise=self._noise, device=self.simulated, memory=self.memory
         )
 
+    def _look_at_store(self) -> None:
+        super()._look_at_store()
+        self._pages = self._runner.store.reshape(-1, self._caps.block_size, 2)
+        self._all_hidden = np.full_like(self._flat, HIDDEN).tobytes()
+
     def begin(self, op_index: int, op: Op) -> None:
         """The ops' own choices, and a turn of the device."""
         cause = str(op_index)
@@ -193,36 +198,40 @@ class StreamedDevice(Device):
 
     def _run_watched(self, op: DeviceOp) -> None:
         """Runs an operation with every page hidden that it has not declared; notes what it changed."""
-        store = self._runner.store
-        pages = store.reshape(-1, self._caps.block_size, 2)
+        pages = self._pages
         declared = [page.unit for page in op.reads | op.writes if page.buffer == BUFFER]
+        places = np.array(declared, np.intp)
         before = pages.copy()
+        shown = before.take(places, 0)
         pages.fill(HIDDEN)
-        pages[declared] = before[declared]
+        if declared:
+            pages[places] = shown
         try:
             op.run()
         finally:
-            after = pages[declared]
-            pages[declared] = HIDDEN
-            if (store != HIDDEN).any():
-                self._undeclared_write(op, (pages != HIDDEN).any(axis=(1, 2)).nonzero()[0].tolist())
-            pages[:] = before
+            after = pages.take(places, 0)
             if declared:
-                pages[declared] = after
-                self._note_changes(op, declared, (after != before[declared]).any(axis=2))
+                pages[places] = HIDDEN
+            if self._flat.tobytes() != self._all_hidden:
+                self._undeclared_write(op, (pages != HIDDEN).any(axis=(1, 2)).nonzero()[0].tolist())
+            np.copyto(pages, before)
+            if declared:
+                pages[places] = after
+                self._note_changes(op, declared, after != shown)
             if op.name == "rows" and op.plan_id in self._steps:
                 self._stale[op.plan_id] = self._stale_slots(self._steps[op.plan_id])
                 self._addresses[op.plan_id] = self._noise.take_addresses()
 
     def _note_changes(self, op: DeviceOp, declared: list[int], changed: npt.NDArray[np.bool_]) -> None:
-        """``changed``: [declared pages, slots of a page]."""
+        """``changed``: [declared pages, slots of a page, layers]."""
         size = self._caps.block_size
-        places = [(declared[row], slot) for row, slot in zip(*changed.nonzero(), strict=True)]
+        rows, slots, _layers = changed.nonzero()
+        units = [declared[row] for row in rows.tolist()]
         if op.plan_id:
-            self._changed[op.plan_id].update(unit * size + int(slot) for unit, slot in places)
+            self._changed[op.plan_id].update([unit * size + slot for unit, slot in zip(units, slots.tolist(), strict=True)])
         writable = {page.unit for page in op.writes if page.buffer == BUFFER}
-        if others := {unit for unit, _slot in places} - writable:
-            self._undeclared_write(op, others)
+        if not writable.issuperset(units):
+            self._undeclared_write(op, set(units) - writable)
 
     def _undeclared_write(self, op: DeviceOp, units: Iterable[int]) -> None:
         self._misdeclared.append(Misdeclared(op.title, "wrote", BUFFER, tuple(sorted(units))))

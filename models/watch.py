@@ -192,6 +192,7 @@ class Watch:
         self.violation = self.violation or wrong or settled_early
         if self._on_moment is not None:
             self._on_moment(moment)
+        moment.__dict__.pop("view", None)  # which knows the moment: in a circle, both and their snapshots would stay for long
 
     def note_counters(self) -> None:
         """The target's own totals, as they are now, go into the history."""

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import cast
+from typing import Final, cast
 
 from engine_under_test.adapters.base import RemoteTarget, Target, TransactionalTarget
 from engine_under_test.errors import RunnerError
@@ -85,29 +85,6 @@ class World:
         self._flights: list[Flight] = []  # launched, neither committed nor lost
         self._lost: list[Flight] = []  # abandoned, perhaps still to be executed
         self._past: deque[Flight] = deque(maxlen=_PAST_RESULTS)
-        self._verbs: dict[OpKind, Callable[[Op], bool]] = {
-            OpKind.ADD: self._add,
-            OpKind.ABORT: self._abort,
-            OpKind.PLAN: self._plan,
-            OpKind.LAND: lambda op: self._land(op.k),
-            OpKind.STEP: lambda _op: self._step(),
-            OpKind.POLL: lambda _op: self._poll(),
-            OpKind.HOLD_FENCES: lambda op: self._hold(op.on),
-            OpKind.DELIVER: lambda _op: self._deliver(),
-            OpKind.ADVANCE: self._advance,
-            OpKind.ROLLBACK: lambda _op: self._rollback(),
-            OpKind.REFUSE_BLOCK: lambda op: self._refuse(op.k),
-            OpKind.ABANDON: lambda op: self._abandon(op.k, never_runs=op.on),
-            OpKind.LAND_AGAIN: lambda op: self._land_again(op.k),
-            OpKind.REFUSE_MEMORY: lambda op: self._refuse_memory(op.k, op.on),
-            OpKind.LINK: lambda op: self._link(op.k),
-            OpKind.FRAGMENT_MEMORY: lambda op: self._fragment_memory(op.k),
-            OpKind.SICK_ROW: lambda op: self._sicken(op.k),
-            OpKind.SPOIL: lambda op: self._spoil(op.request_id, op.k, op.on),
-            OpKind.RESET_CACHE: lambda _op: self._reset(),
-            OpKind.RESTART: lambda op: self._restart(keeps_content=op.on),
-            OpKind.DRAIN: lambda _op: self._drain(),
-        }
 
     # -- for drivers -------------------------------------------------------------------------------------------
 
@@ -120,7 +97,7 @@ class World:
         self.device.begin(self._watch.op_index, op)
         first = len(self.history)
         try:
-            did = self._verbs[op.kind](op)
+            did = _VERBS[op.kind](self, op)
         except CheckerCrashed:
             raise
         except Exception as error:  # whatever a target raises is a finding, and the run goes on to report it
@@ -569,3 +546,29 @@ class World:
         self._watch.judge(Happening.DRAINED, before, after, events, wrong, is_audit=True)
         self._watch.note_counters()
         return did
+
+
+# Of the class, not of a World: bound methods would tie each World into a circle, and with it all that a run has kept.
+_VERBS: Final[dict[OpKind, Callable[[World, Op], bool]]] = {
+    OpKind.ADD: World._add,
+    OpKind.ABORT: World._abort,
+    OpKind.PLAN: World._plan,
+    OpKind.LAND: lambda world, op: world._land(op.k),
+    OpKind.STEP: lambda world, _op: world._step(),
+    OpKind.POLL: lambda world, _op: world._poll(),
+    OpKind.HOLD_FENCES: lambda world, op: world._hold(op.on),
+    OpKind.DELIVER: lambda world, _op: world._deliver(),
+    OpKind.ADVANCE: World._advance,
+    OpKind.ROLLBACK: lambda world, _op: world._rollback(),
+    OpKind.REFUSE_BLOCK: lambda world, op: world._refuse(op.k),
+    OpKind.ABANDON: lambda world, op: world._abandon(op.k, never_runs=op.on),
+    OpKind.LAND_AGAIN: lambda world, op: world._land_again(op.k),
+    OpKind.REFUSE_MEMORY: lambda world, op: world._refuse_memory(op.k, op.on),
+    OpKind.LINK: lambda world, op: world._link(op.k),
+    OpKind.FRAGMENT_MEMORY: lambda world, op: world._fragment_memory(op.k),
+    OpKind.SICK_ROW: lambda world, op: world._sicken(op.k),
+    OpKind.SPOIL: lambda world, op: world._spoil(op.request_id, op.k, op.on),
+    OpKind.RESET_CACHE: lambda world, _op: world._reset(),
+    OpKind.RESTART: lambda world, op: world._restart(keeps_content=op.on),
+    OpKind.DRAIN: lambda world, _op: world._drain(),
+}

@@ -34,9 +34,10 @@ class Recount:
         kinds, counters = list(map(_kind_of, events)), self.counters
         counters.emitted_tokens += sum(compress(map(_tokens_of, events), map(is_, kinds, _ALL_EMITTED)))
         counters.scheduled_tokens += sum(compress(map(_tokens_of, events), map(is_, kinds, _ALL_SCHEDULED)))
-        for rule, event in zip(map(_RULE_OF.get, map(id, kinds)), events, strict=True):  # an identity is quick to hash
-            if rule is not None:
-                rule(self, event)
+        rules = list(map(_RULE_OF.get, map(id, kinds)))  # an identity is quick to hash
+        for rule, event in compress(zip(rules, events, strict=True), rules):
+            assert rule is not None
+            rule(self, event)
 
 
 def recount(events: Sequence[Event]) -> Counters:

@@ -10,6 +10,7 @@ the host knew), and the host having *seen* a fence pass. That something had in f
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ class RaceDetector:
 
     def __init__(self) -> None:
         self._clocks: list[Clock] = [[0] * len(_THREADS) for _ in _THREADS]
-        self._pages: dict[Page, _Touched] = {}
+        self._pages: defaultdict[Page, _Touched] = defaultdict(_Touched)
         self._races: list[Race] = []
         self.num_accesses = 0
 
@@ -88,30 +89,24 @@ class RaceDetector:
     def _touch(self, thread: int, clock: Clock, name: str, reads: Iterable[Page], writes: Iterable[Page]) -> None:
         pages = self._pages
         now = _Access(thread, clock[thread], name)
-        written = frozenset(writes)
         for page in reads:
             self.num_accesses += 1
-            touched = pages.get(page)
-            if touched is None:
-                touched = pages[page] = _Touched()
+            touched = pages[page]
             write = touched.write
             if write is not None and clock[write.thread] < write.count:
                 self._found(RaceKind.READ_AFTER_WRITE, page, write, now)
-            if page not in written:
-                touched.reads[thread] = now
-        for page in written:
+            touched.reads[thread] = now
+        for page in writes:
             self.num_accesses += 1
-            touched = pages.get(page)
-            if touched is None:
-                touched = pages[page] = _Touched()
+            touched = pages[page]
             write = touched.write
             if write is not None and clock[write.thread] < write.count:
                 self._found(RaceKind.WRITE_AFTER_WRITE, page, write, now)
-            for read in touched.reads.values():
-                if clock[read.thread] < read.count:
-                    self._found(RaceKind.WRITE_AFTER_READ, page, read, now)
             touched.write = now
             if touched.reads:
+                for read in touched.reads.values():  # one of its own, of a page that it also reads, is no later than it
+                    if clock[read.thread] < read.count:
+                        self._found(RaceKind.WRITE_AFTER_READ, page, read, now)
                 touched.reads = {}
 
     def _found(self, kind: RaceKind, page: Page, first: _Access, second: _Access) -> None:

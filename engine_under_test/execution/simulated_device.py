@@ -64,9 +64,10 @@ class SimulatedFence:
         """As `has_passed`, without a turn of the device."""
         if self.is_seen:
             return True
-        now = self.device.now
-        if not all(op.is_dropped or (op.ran is not None and op.ran // TURN + op.late <= now // TURN) for op in self.ops):
-            return False
+        turn = self.device.now // TURN
+        for op in self.ops:
+            if not op.is_dropped and (op.ran is None or op.ran // TURN + op.late > turn):
+                return False
         self.is_seen = True
         self.device.races.host_saw(self.clock)
         return True
@@ -156,6 +157,8 @@ class SimulatedDevice:
     def turn(self, host_waits: bool = False) -> None:
         """A turn passes: whatever the chooser lets run now runs."""
         self.now = (self.now // TURN + 1) * TURN
+        if not any(self._queues.values()):
+            return
         end = self.now + TURN
         while ready := self._ready():
             chosen = self.chooser.next(ready, end, host_waits)
@@ -202,7 +205,7 @@ class SimulatedDevice:
     def _ready(self) -> list[Queued]:
         """The heads of streams that wait for nothing."""
         heads = [queue[0] for queue in self._queues.values() if queue]
-        return [head for head in heads if not head.after or all(fence.is_done() for fence in head.after)]
+        return [head for head in heads if not head.after or all(map(SimulatedFence.is_done, head.after))]
 
     def _run(self, queued: Queued) -> None:
         self._queues[queued.stream].popleft()
