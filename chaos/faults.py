@@ -29,6 +29,12 @@ class FaultKind(StrEnum):
     FRAGMENTED_MEMORY = "fragmented-memory"
     SICK_ROWS = "sick-rows"
     SPOILED_SLOTS = "spoiled-slots"
+    LINK_STALLS = "link-stalls"
+    LINK_CUTS = "link-cuts"
+    LOST_MESSAGES = "lost-messages"
+    REPEATED_MESSAGES = "repeated-messages"
+    STORE_DEATHS = "store-deaths"
+    STORE_ROT = "store-rot"
 
 
 class ConnectionFault(StrEnum):
@@ -49,6 +55,14 @@ class ConnectionFault(StrEnum):
 
 Kind = FaultKind | ConnectionFault
 TOXICS = tuple(ConnectionFault)[:7]
+OF_THE_LINK = (  # to a remote pool: only worlds with one know them
+    FaultKind.LINK_STALLS,
+    FaultKind.LINK_CUTS,
+    FaultKind.LOST_MESSAGES,
+    FaultKind.REPEATED_MESSAGES,
+    FaultKind.STORE_DEATHS,
+    FaultKind.STORE_ROT,
+)
 OF_THE_SCHEDULE = (FaultKind.STREAM_DELAYS, FaultKind.PRIORITIES)  # they last as long as the storm; at most one of them
 
 

@@ -11,12 +11,12 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from chaos.faults import FaultKind, FaultPlan, draw_plan
+from chaos.faults import OF_THE_LINK, FaultKind, FaultPlan, draw_plan
 from chaos.nemesis import NEMESES
 from engine_under_test.errors import BadInput
 from engine_under_test.execution.schedule import Chance, Chooser, Delays, Priorities
 from models.others import FAMILIES
-from models.walk import WalkShape, large_shape, priority_shape, small_shape, walk_ops
+from models.walk import WalkShape, large_shape, priority_shape, remote_shape, small_shape, walk_ops
 from properties.op import Op, OpKind
 
 NUM_OPS = 440  # of the workload: at least 150 steps of the engine
@@ -33,6 +33,14 @@ SHAPES: dict[str, WalkShape] = {
     "large-deeper": large_shape(2),
 }
 
+REMOTE_SHAPES: dict[str, WalkShape] = {
+    "remote": remote_shape(),
+    "remote-deep": remote_shape(1),
+    "remote-deeper": remote_shape(2),
+    "remote-scarce": replace(remote_shape(1), remote_blocks=10),
+}
+_REMOTE_SHARE = 1 / 3  # of storms in which anything may happen
+WITHOUT_LINK = tuple(kind for kind in FaultKind if kind not in OF_THE_LINK)
 
 OUR_ENGINE = "assay"
 KINDS_OF_OTHERS = (FaultKind.STREAM_DELAYS, FaultKind.PRIORITIES, FaultKind.STALE_RESULTS, FaultKind.ABORTS)
@@ -41,7 +49,7 @@ KINDS_OF_OTHERS = (FaultKind.STREAM_DELAYS, FaultKind.PRIORITIES, FaultKind.STAL
 def shapes_of(engine: str) -> dict[str, WalkShape]:
     """The worlds of an engine. Of one written by others, those in which every request fits."""
     if engine == OUR_ENGINE:
-        return SHAPES
+        return {**SHAPES, **REMOTE_SHAPES}
     if engine not in FAMILIES:
         raise BadInput(f"an engine is {OUR_ENGINE} or one of {sorted(FAMILIES)}, found {engine!r}; name one of them")
     return {f"{engine}-{family.label}": family.walk() for family in FAMILIES[engine] if not family.outgrows}
@@ -93,7 +101,19 @@ def draw_storm(
     seed: int, kinds: Collection[FaultKind] = tuple(FaultKind), num_ops: int = NUM_OPS, engine: str = OUR_ENGINE
 ) -> Storm:
     """The storm of a seed: its world, then which faults it has at all, then when they strike. To an engine written by others
-    happens only what its verbs allow."""
-    shape = Random(f"storm/{seed}").choice(list(shapes_of(engine)))
-    allowed = kinds if engine == OUR_ENGINE else [kind for kind in kinds if kind in KINDS_OF_OTHERS]
+    happens only what its verbs allow, to a link only what there is one for."""
+    if engine != OUR_ENGINE:
+        shapes, allowed = list(shapes_of(engine)), [kind for kind in kinds if kind in KINDS_OF_OTHERS]
+    elif Random(f"remote/{seed}").random() < _remote_share(kinds):
+        shapes, allowed = list(REMOTE_SHAPES), list(kinds)
+    else:
+        shapes, allowed = list(SHAPES), [kind for kind in kinds if kind in WITHOUT_LINK]
+    shape = Random(f"storm/{seed}").choice(shapes)
     return Storm(seed, shape, draw_plan(seed, num_ops, allowed), num_ops, engine)
+
+
+def _remote_share(kinds: Collection[FaultKind]) -> float:
+    """All storms, if faults of the link were asked for by name."""
+    if all(kind in kinds for kind in FaultKind):
+        return _REMOTE_SHARE
+    return 1.0 if any(kind in OF_THE_LINK for kind in kinds) else 0.0

@@ -6,19 +6,20 @@ Owns sizes and floors. What a storm is stands in `chaos.storm`, how it is run in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from chaos.faults import FaultKind, Kind
+from chaos.faults import OF_THE_LINK, FaultKind, Kind
 from chaos.memory_suite import run_memory
 from chaos.run import StormRun, failure_of, run_storm
 from chaos.spoiled_suite import run_spoiled
-from chaos.storm import PCT_DEPTH, PCT_STEPS, SHAPES, draw_storm
+from chaos.storm import NUM_OPS, PCT_DEPTH, PCT_STEPS, REMOTE_SHAPES, SHAPES, WITHOUT_LINK, draw_storm
 from chaos.transfers import TRANSFERS
 from differential.suites import with_extras
 from engine_under_test.execution.schedule import TURN, Chance, Priorities
+from engine_under_test.types import Event, EventKind, LinkFault
 from models.build import world_from
 from models.streamed_device import StreamedDevice
 from models.walk import walk_ops
@@ -46,6 +47,24 @@ _STRIKES: Mapping[Kind, OpKind] = {  # the operations of a history by which a ki
     FaultKind.SICK_ROWS: OpKind.SICK_ROW,
     FaultKind.SPOILED_SLOTS: OpKind.SPOIL,
 }
+_BEFALLS = {  # likewise, of the link: what befalls it
+    FaultKind.LINK_STALLS: LinkFault.STALL,
+    FaultKind.LINK_CUTS: LinkFault.CUT,
+    FaultKind.LOST_MESSAGES: LinkFault.LOSE,
+    FaultKind.REPEATED_MESSAGES: LinkFault.REPEAT,
+    FaultKind.STORE_DEATHS: LinkFault.STORE_DIES,
+    FaultKind.STORE_ROT: LinkFault.ROT,
+}
+_WITH_LINK = (
+    *OF_THE_LINK,
+    FaultKind.STREAM_DELAYS,
+    FaultKind.PRIORITIES,
+    FaultKind.ABORTS,
+    FaultKind.RESTARTS,
+    FaultKind.CACHE_RESETS,
+)
+_REMOTE_OPS = 240
+_TRANSFERS_FLOOR = {"loads begun": 150, "blocks loaded": 30, "loads that brought nothing": 40}  # in profile pr
 
 
 @dataclass(slots=True)
@@ -73,24 +92,53 @@ class _Sums:
         self.missed.update(dict.fromkeys(differences))
         self.reached.update(reached)
         self.reached["operations of the device"] += run.num_device_ops
-        did = Counter(record.op.kind for record in world.history.of(OpRecord) if not record.is_noop)
+        applied = [record.op for record in world.history.of(OpRecord) if not record.is_noop]
+        did: Counter[OpKind | LinkFault] = Counter(op.kind for op in applied)
+        did.update(tuple(LinkFault)[op.k] for op in applied if op.kind is OpKind.LINK)
         for kind in run.storm.plan.active:
             self.reached[f"storms with {kind}"] += 1
-            if kind in _STRIKES:
-                self.reached[f"{kind}: operations that applied"] += did[_STRIKES[kind]]
+            if kind in _STRIKES or kind in _BEFALLS:
+                self.reached[f"{kind}: operations that applied"] += did[_BEFALLS[kind] if kind in _BEFALLS else _STRIKES[kind]]
+        if world.caps.has_remote:
+            self._add_transfers(world.history.of(Event))
         late = sum(choice.delay >= 2 * TURN or choice.late > 0 for op in run.ops for choice in op.choices)
         self.reached["operations that ran or were seen late"] += late
         self.reached["steps"] += world.checked_steps
 
+    def _add_transfers(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.kind is EventKind.LOADING:
+                self.reached["loads begun"] += 1
+            elif event.kind is EventKind.LOADED:
+                self.reached["blocks loaded"] += len(event.blocks)
+            elif event.kind is EventKind.LOAD_ENDED and not event.tokens:
+                self.reached["loads that brought nothing"] += 1
+
 
 def run_storms(context: SuiteContext) -> CheckResult:
     """A fixed number of storms, up to the first violation, which is shrunk."""
+    return _run_storms("storms", context, WITHOUT_LINK, NUM_OPS, len(SHAPES))
+
+
+def run_remote_storms(context: SuiteContext) -> CheckResult:
+    """Likewise before a remote pool, whose link and store fail in every way."""
+    return _run_storms("remote-storms", context, _WITH_LINK, _REMOTE_OPS, len(REMOTE_SHAPES), _TRANSFERS_FLOOR)
+
+
+def _run_storms(
+    name: str,
+    context: SuiteContext,
+    kinds: tuple[FaultKind, ...],
+    num_ops: int,
+    num_worlds: int,
+    floors: Mapping[str, int] | None = None,
+) -> CheckResult:
     total = _STORMS[context.profile]
     sums = _Sums()
     failures: tuple[Failure, ...] = ()
     done = 0
     for number in range(total):
-        run = run_storm(draw_storm(context.seed * 100_000 + number))
+        run = run_storm(draw_storm(context.seed * 100_000 + number, kinds, num_ops))
         done += 1
         sums.add(run)
         context.progress(done, total)
@@ -98,15 +146,19 @@ def run_storms(context: SuiteContext) -> CheckResult:
             failures = (failure_of(run, context.shrink_s),)
             break
     needed = _FAULTS_FLOOR[context.profile]
-    for kind in FaultKind:
-        for name in (f"storms with {kind}", *([f"{kind}: operations that applied"] if kind in _STRIKES else ())):
-            if (found := sums.reached[name]) < needed:
-                sums.missed[f"{name}: {found} of {needed}"] = None
+    for kind in kinds:
+        strikes = (f"{kind}: operations that applied",) if kind in _STRIKES or kind in _BEFALLS else ()
+        for counted in (f"storms with {kind}", *strikes):
+            if (found := sums.reached[counted]) < needed:
+                sums.missed[f"{counted}: {found} of {needed}"] = None
+    for counted, floor in (floors or {}).items():
+        if needed and (found := sums.reached[counted]) < floor * total // _STORMS[Profile.PR]:
+            sums.missed[f"{counted}: {found} of {floor * total // _STORMS[Profile.PR]}"] = None
     if sums.noops > sums.ops:
         sums.missed[f"at most half of the operations may be no-ops, found {sums.noops} of {sums.noops + sums.ops}"] = None
     missed = () if failures else tuple(sums.missed)
     return CheckResult(
-        "storms",
+        name,
         Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID,
         examples=done,
         ops=sums.ops,
@@ -116,12 +168,12 @@ def run_storms(context: SuiteContext) -> CheckResult:
         invariants=dict(sums.evaluations),
         failures=failures,
         digests=sums.digests,
-        figures=_figures(sums),
-        note=f"{done} storms in {len(SHAPES)} worlds, {sums.steps} steps",
+        figures=_figures(name, sums),
+        note=f"{done} storms in {num_worlds} worlds, {sums.steps} steps",
     )
 
 
-def _figures(sums: _Sums) -> tuple[Figure, ...]:
+def _figures(name: str, sums: _Sums) -> tuple[Figure, ...]:
     """The bound of PCT for the storms that ran by it."""
     runs = sums.reached[f"storms with {FaultKind.PRIORITIES}"]
     one = Priorities(0, PCT_STEPS, PCT_DEPTH).bound
@@ -129,9 +181,9 @@ def _figures(sums: _Sums) -> tuple[Figure, ...]:
     whole = 1.0 - (1.0 - one) ** runs
     return (
         Figure(
-            "storms.pct_bound, one storm", one, "1", Label.DERIVED, f"chance to meet a given bug of depth d at least; {why}"
+            f"{name}.pct_bound, one storm", one, "1", Label.DERIVED, f"chance to meet a given bug of depth d at least; {why}"
         ),
-        Figure("storms.pct_bound, all of them", whole, "1", Label.DERIVED, f"likewise, over the {runs} storms that ran by it"),
+        Figure(f"{name}.pct_bound, all of them", whole, "1", Label.DERIVED, f"likewise, over the {runs} storms that ran by it"),
     )
 
 
@@ -168,6 +220,9 @@ def run_orders(context: SuiteContext) -> CheckResult:
 
 
 STORMS = Suite("storms", "simulated storms", run_storms, share_s=50.0, has_walk_seeds=True)
+REMOTE_STORMS = Suite(
+    "remote-storms", "storms before a remote pool", run_remote_storms, share_s=30.0, has_walk_seeds=True, extras=("connector",)
+)
 ORDERS = Suite("orders", "order of accesses", run_orders, share_s=60.0)
 RANKS = Suite(
     "ranks",
@@ -195,4 +250,4 @@ CONNECTORS = Suite(
     extras=("connector", "chaos"),
 )
 SPOILED = Suite("spoiled-slots", "every committed slot spoiled once", run_spoiled, share_s=9.0)
-SUITES: tuple[Suite, ...] = (STORMS, ORDERS, MEMORY, SPOILED, TRANSFERS, RANKS, RANKS_DOCKER, CONNECTORS)
+SUITES: tuple[Suite, ...] = (STORMS, REMOTE_STORMS, ORDERS, MEMORY, SPOILED, TRANSFERS, RANKS, RANKS_DOCKER, CONNECTORS)

@@ -26,7 +26,7 @@ from engine_under_test.seams import Fence, Observer
 from engine_under_test.sequence import Sequence
 from engine_under_test.types import Event, EventKind
 
-_STORED_SHARE, _HELD_SHARE = 4, 2  # stores hold at most a quarter of the pool, loads with them at most half
+_STORED_SHARE, _HELD_SHARE = 0.375, 0.5  # of the pool: what stores hold at most, and loads together with them
 _MOST_SOUGHT = 8  # waiting sequences, from the first on, that are asked for at a time
 
 
@@ -116,7 +116,7 @@ class RemotePrefixes:
         """What the last commit made visible is stored behind, as far as there is room for it."""
         published, self._published = self._published, []
         for table, first, last in published:
-            if self._kv.num_pinned + last > self._kv.pool.num_blocks // _STORED_SHARE:
+            if self._kv.num_pinned + last > self._kv.pool.num_blocks * _STORED_SHARE:
                 continue  # a link that stands still must not keep requests out
             keys = self._keys(table, last)[first:last]
             self._heads = table.blocks[:first]
@@ -207,7 +207,7 @@ class RemotePrefixes:
         """Takes blocks for what is offered: as many as leave one to each sequence that runs. The cached ones among them."""
         load = self._loads[hit.transfer]
         kv = self._kv
-        room = min(kv.num_free - len(self._view.running), kv.pool.num_blocks // _HELD_SHARE - kv.num_pinned)
+        room = min(kv.num_free - len(self._view.running), int(kv.pool.num_blocks * _HELD_SHARE) - kv.num_pinned)
         count = min(hit.num_blocks, load.num_asked, room)
         claim = kv.claim(count) if count >= 1 else None
         if claim is None:

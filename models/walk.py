@@ -53,11 +53,15 @@ class WalkShape:
     media_share: float = 0.1
     deadline_share: float = 0.05
     refused_share: float = 0.03
+    reset_rate: float = 0.0  # of the cache, faults apart: what was cached is in the remote pool only
+    remote_blocks: int = 0  # of the pool in which the prefix cache goes on; 0: there is none
     options: Mapping[str, Any] = field(default_factory=dict)  # of a target written by others
 
     def spec(self) -> dict[str, Any]:
         """How `models.build.world_from` builds this world."""
         found: dict[str, Any] = {"target": self.target, "config": config_to(self.config), "hasher": self.hasher}
+        if self.remote_blocks:
+            found["remote"] = {"capacity_blocks": self.remote_blocks}
         return found | {"options": dict(self.options)} if self.options else found
 
 
@@ -87,6 +91,12 @@ def priority_shape(**changes: Any) -> WalkShape:
     """The small world under the priority policy."""
     small = small_shape(1)
     return replace(small, config=replace(small.config, order=Order.PRIORITY, max_overtakes=3), **changes)
+
+
+def remote_shape(depth: int = 0, **changes: Any) -> WalkShape:
+    """Four live choices whose long prompts share prefixes, on a pool that is too small for these, before one that is not."""
+    small = small_shape(depth, num_families=2, namespace_share=0.1, reset_rate=0.08, **changes)
+    return replace(small, config=replace(small.config, num_blocks=16, max_tokens_per_step=16), remote_blocks=48)
 
 
 def radix_shape(**changes: Any) -> WalkShape:
@@ -145,6 +155,8 @@ class _Walk:
             yield from self._fault()
         elif chance < shape.abort_rate + shape.fault_rate + shape.restart_rate:
             yield Op(OpKind.RESTART)
+        if shape.reset_rate and rng.random() < shape.reset_rate:
+            yield Op(OpKind.RESET_CACHE)
         if self.held_for:
             self.held_for -= 1
             if not self.held_for:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chaos.faults import Fault, FaultKind
-from properties.op import Op
+from engine_under_test.types import LinkFault
+from properties.op import Op, OpKind
 
 Ops = tuple[Op, ...]
 
@@ -14,6 +15,11 @@ Ops = tuple[Op, ...]
 def nothing(_fault: Fault) -> Ops:
     """No operation."""
     return ()
+
+
+def befall(fault: LinkFault) -> Op:
+    """The link to the remote pool, or the pool, fails in this way; or is healed."""
+    return Op(OpKind.LINK, k=tuple(LinkFault).index(fault))
 
 
 @dataclass(frozen=True, slots=True)

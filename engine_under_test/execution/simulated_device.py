@@ -19,6 +19,7 @@ from engine_under_test.seams import DeviceOp, Fence, Page, Stream
 from engine_under_test.types import DeviceChoice, Race
 
 _REMEMBERED = 512  # operations, for a loss of the device
+_SPINS = 64  # times that a host asks in vain before it gives way, as whoever spins must (Musuvathi and Qadeer, PLDI 2008)
 _PATIENCE = 100_000  # turns that a host waits before it says that the device hangs
 
 
@@ -57,8 +58,11 @@ class SimulatedFence:
 
     def has_passed(self) -> bool:
         """For the host, which thereby knows."""
-        self.device.turn()
-        return self.look()
+        device = self.device
+        device.turn(host_waits=device.num_vain >= _SPINS)
+        has_passed = self.look()
+        device.num_vain = 0 if has_passed else device.num_vain + 1
+        return has_passed
 
     def look(self) -> bool:
         """As `has_passed`, without a turn of the device."""
@@ -85,6 +89,7 @@ class SimulatedDevice:
         self.races = RaceDetector()
         self.now = 0
         self.num_run = 0
+        self.num_vain = 0  # times in a row that the host has asked for a fence that had not passed
         self._wrap = wrap
         self._queues: dict[Stream, deque[Queued]] = {stream: deque() for stream in Stream}
         self._newest: dict[Stream, Queued] = {}
