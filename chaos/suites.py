@@ -47,7 +47,7 @@ _STRIKES: Mapping[Kind, OpKind] = {  # the operations of a history by which a ki
     FaultKind.SICK_ROWS: OpKind.SICK_ROW,
     FaultKind.SPOILED_SLOTS: OpKind.SPOIL,
 }
-_BEFALLS = {  # likewise, of the link: what befalls it
+_BEFALLS: Mapping[Kind, LinkFault] = {  # likewise, of the link: what befalls it
     FaultKind.LINK_STALLS: LinkFault.STALL,
     FaultKind.LINK_CUTS: LinkFault.CUT,
     FaultKind.LOST_MESSAGES: LinkFault.LOSE,

@@ -58,7 +58,9 @@ class ModelFacts:
         self._seen_waiting: tuple[SequenceSnapshot, ...] | None = None  # of which there is nothing more to learn
         self.clock_s = 0.0
         self.differs_from_law: Callable[[ChoiceFacts, tuple[int, ...], int], int | None] | None = None  # of the device
-        self.loading: dict[RowId, float] = {}  # who waits for a load, and since when
+        self._loading: dict[RowId, float] = {}  # who waits for a load, and since when
+        self._late_loads: dict[RowId, int] = {}
+        self._barred: frozenset[RowId] = frozenset()  # who waited for one when the cache was reset
         self.generation = 0
         self._merges = caps.reference_model is ReferenceModel.PATH_LOCK
         self.content_by_block: Mapping[int, Content] = self.prefix.content_by_block
@@ -232,7 +234,20 @@ class ModelFacts:
         """A block was refused, and the plan that it was for undone."""
         self.retry.refused(self.requests.live)
 
+    def polled(self) -> None:
+        """Transfers had their chance to move or to be given up."""
+        if self._loading:
+            now, most, late = self.clock_s, self.caps.load_bound_s, self._late_loads
+            self._late_loads = {row: late.get(row, 0) + 1 for row, since in self._loading.items() if now - since > most}
+        elif self._late_loads:
+            self._late_loads = {}
+
+    def polls_past_load_bound(self) -> Mapping[RowId, int]:
+        return self._late_loads
+
     def reset(self) -> None:
+        """Before the snapshot of it was learnt."""
+        self._barred = frozenset(self._loading)
         self.prefix.reset()
 
     def restarted(self, after: Snapshot) -> None:
@@ -280,6 +295,14 @@ class ModelFacts:
         facts = self.requests.live.get(row[:3])
         if facts is None or start % self.caps.block_size:
             return Violation("DI-3", "transfer", f"a load for {row}", f"from token {start}", "whole blocks of a live choice")
+        if row in self._barred:
+            return Violation(
+                "KV-6",
+                "index holds committed only",
+                f"the load of {row.request_id}",
+                "visible",
+                "nothing from before the reset",
+            )
         if self.differs_from_law is not None and (place := self.differs_from_law(facts, blocks, start)) is not None:
             block = blocks[(place - start) // self.caps.block_size]
             found = f"block {block} visible with something else at position {place}"
@@ -302,8 +325,8 @@ class ModelFacts:
                 self.allocator.let_go_now(left)
                 self.prefix.released(left, after.cached)
         if before.loading is not after.loading:
-            known, now = self.loading, self.clock_s
-            self.loading = {row: known.get(row, now) for row in after.loading}
+            known, now = self._loading, self.clock_s
+            self._loading = {row: known.get(row, now) for row in after.loading}
             self.scheduler.loading = {row[:3] for row in after.loading}
         if self.caps.evicts_on_demand and before.free != after.free:
             self.prefix.emptied(list(set(after.free).difference(before.free)))

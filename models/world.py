@@ -382,6 +382,7 @@ class World:
             return True
         before = self._watch.snapshot
         count = self.target.poll()
+        self.facts.polled()
         after, events = self._watch.observe(may_be_quiet=True)
         wrong = self._watch.learn(events, before, after)
         wrong = wrong or self._miscounted(count)

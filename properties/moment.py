@@ -120,6 +120,9 @@ class Facts(Protocol):
     def iterations_past_deadline(self) -> Mapping[tuple[str, int, int], int]:
         """For each live choice whose deadline has passed, plans asked for since it passed (SC-15)."""
 
+    def polls_past_load_bound(self) -> Mapping[RowId, int]:
+        """For each choice that waits for a load, and has done so for longer than the target states, polls since then."""
+
     def now(self) -> float:
         """The target's clock."""
 

@@ -16,6 +16,7 @@ from ci.mutants import (
     of_overcorrection,
     of_overlap,
     of_ranks,
+    of_remote,
     of_runner,
     of_sampling,
     of_speculation,
@@ -42,6 +43,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *of_streams.MUTANTS,
     *of_overlap.MUTANTS,
     *of_transfers.MUTANTS,
+    *of_remote.MUTANTS,
     *of_ranks.MUTANTS,
     *of_overcorrection.MUTANTS,
 )

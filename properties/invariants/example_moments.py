@@ -340,6 +340,7 @@ GOOD: Mapping[str, Moment] = {
     "reborn": REBORN,
     "delivered": DELIVERED,
     "polled": POLLED,
+    "polled before a remote pool": replace(POLLED, caps=replace(POLLED.caps, has_remote=True, load_bound_s=2.0)),
     "aborted": ABORTED,
     "rolled back": ROLLED_BACK,
     "nothing planned": NOTHING,

@@ -81,6 +81,7 @@ class Known:
     in_a_row: Mapping[Key, int] = field(default_factory=dict)
     idle: Mapping[Key, int] = field(default_factory=dict)
     late: Mapping[Key, int] = field(default_factory=dict)
+    loads: Mapping[RowId, int] = field(default_factory=dict)
     time: float = 10.0
 
     def translate(self, entry: PrefixEntry) -> Content | None:
@@ -115,6 +116,9 @@ class Known:
 
     def iterations_past_deadline(self) -> Mapping[Key, int]:
         return self.late
+
+    def polls_past_load_bound(self) -> Mapping[RowId, int]:
+        return self.loads
 
     def now(self) -> float:
         return self.time

@@ -185,6 +185,22 @@ def everything_ends(moment: Moment) -> Violation | None:
     return None
 
 
+def loads_are_given_up_in_time(moment: Moment) -> Violation | None:
+    """SC-7: who waits for blocks from elsewhere waits no longer than stated, whatever becomes of the transfer.
+
+    Source: vllm pull 50754 (a sender that could not start a transfer told nobody).
+    """
+    late = moment.facts.polls_past_load_bound()
+    if late and max(late.values()) > _POLLS_TO_GIVE_UP:
+        row = max(late, key=late.__getitem__)
+        found = f"still waiting for its load, {late[row]} polls behind its bound"
+        return violation("SC-7", row_named(row), found, f"given up within {moment.caps.load_bound_s:g} s")
+    return None
+
+
+_POLLS_TO_GIVE_UP: Final = 80  # the device may hold back what was written already
+
+
 def nobody_is_overtaken_too_often(moment: Moment) -> Violation | None:
     """SC-8: no waiting choice sees more later ones admitted than the declared order allows.
 
@@ -286,6 +302,7 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
     predicate("SC-9", victims_keep_their_tokens, *_PLANS, only_with=("victims",)),
     predicate("SC-9", declared_victims_were_preempted, Happening.PLANNED, needs=("planned",), only_with=("preempted rows",)),
     predicate("SC-8", nobody_is_overtaken_too_often, Happening.PLANNED, is_observable=_is_ordered),
+    predicate("SC-7", loads_are_given_up_in_time, is_observable=lambda caps: caps.has_remote),
     predicate("SC-7", plans_are_not_empty_without_reason, Happening.PLANNED, only_with=("no plan",)),
     predicate("SC-7", everybody_gets_tokens, Happening.PLANNED),
     predicate("SC-7", everything_ends, Happening.DRAINED),

@@ -300,6 +300,9 @@ BAD = (
     Bad("plans_are_not_empty_without_reason", "blocks are free", "nothing planned", (*_AFTER, "free"), (8, 9, 10, 11, 12)),
     Bad("everybody_gets_tokens", "six plans without one", "planned", ("facts", "idle"), {("a", 0, 1): 6}),
     Bad("everything_ends", "b still waits", "drained", (*_AFTER, "waiting"), lambda _none: GOOD["planned"].before.waiting),
+    Bad(
+        "loads_are_given_up_in_time", "b waits on", "polled before a remote pool", ("facts", "loads"), {RowId("b", 0, 1, 0): 99}
+    ),
     Bad("nobody_is_overtaken_too_often", "b is passed over", "planned", ("facts", "overtakes"), {("b", 0, 1): 1}),
     Bad("victims_are_allowed", "nobody may be preempted", "preempting", ("caps", "victims"), VictimSet.NONE),
     Bad(

@@ -1,0 +1,128 @@
+"""Bugs of a prefix cache that goes on in a remote pool: who waits, and how long blocks are held. Corpus class 8. Data only."""
+
+from __future__ import annotations
+
+from ci.mutants.mutant import Mutant
+
+_REMOTE = "engine_under_test/remote.py"
+_MOVES = "engine_under_test/execution/moves.py"
+_KV = "engine_under_test/kv/transaction.py"
+_HUNTS = ("remote-storms",)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "reuse-before-the-store-has-read",
+        "trt-host-cache-mix",
+        "https://github.com/NVIDIA/TensorRT-LLM/issues/8813",
+        _REMOTE,
+        "        if any(block in self._moves for block in blocks):\n            self._leaving.append(blocks)\n        else:\n"
+        "            self._kv.unpin(blocks)\n",
+        "        self._kv.unpin(blocks)\n",
+        "Blocks of a transfer are let go of while a copy to or from the host still reads or writes them.",
+        _HUNTS,
+    ),
+    Mutant(
+        "load-beside-the-fills",
+        "trt-host-cache-mix",
+        "https://github.com/NVIDIA/TensorRT-LLM/issues/8813",
+        _MOVES,
+        "return device.submit_to(stream, op, () if behind is None else (behind,))",
+        "return device.submit_to(stream, op)",
+        "What arrives is written without waiting for the fill of the same block that was launched before.",
+        _HUNTS,
+    ),
+    Mutant(
+        "load-visible-before-it-is-written",
+        "mc-staging-chunk-offset",
+        "https://github.com/kvcache-ai/Mooncake/pull/2815",
+        _REMOTE,
+        "            if not any(block in self._moves for block in load.blocks[: load.num_whole]):\n                self._publish(load)\n",
+        "            self._publish(load)\n",
+        "A load is found as soon as its bytes are on the host, not when they stand in the store.",
+        _HUNTS,
+    ),
+    Mutant(
+        "load-behind-a-lost-head",
+        "sgl-hicache-internal-evict-orphan",
+        "https://github.com/sgl-project/sglang/pull/27562",
+        _KV,
+        "            if parent is None:\n                return ()\n            heads.append(index.first_block(parent))\n",
+        "            if parent is not None:\n                heads.append(index.first_block(parent))\n",
+        "Loaded blocks are entered although what stands before them has been evicted while they came.",
+        _HUNTS,
+    ),
+    Mutant(
+        "claimed-block-keeps-its-entry",
+        "nano-stale-hash-entry-on-realloc",
+        "https://github.com/GeeeekExplorer/nano-vllm/pull/218",
+        _KV,
+        "                index.forget(block)\n                evicted.append(block)\n",
+        "                evicted.append(block)\n",
+        "A cached block that a load writes over can still be found under what it held.",
+        _HUNTS,
+    ),
+    Mutant(
+        "claimed-block-is-filled-later",
+        "trt-host-cache-mix",
+        "https://github.com/NVIDIA/TensorRT-LLM/issues/8813",
+        _KV,
+        "            self._pending_fills.pop(block, None)  # it is written whole, or comes back empty\n",
+        "",
+        "A fill that was due when a load took the block is made with the next plan, over what has arrived.",
+        _HUNTS,
+    ),
+    Mutant(
+        "store-pins-the-equal-block",
+        "trt-pin-wrong-block",
+        "https://github.com/NVIDIA/TensorRT-LLM/pull/12648",
+        _REMOTE,
+        "            self.connector.store(keys, table.blocks[first:last])\n",
+        "            mine = [self._kv.index.first_block(entry) for entry in table.entries[first:last]]\n"
+        "            self._heads = table.blocks[:first] if list(table.blocks[first:last]) == mine else ()\n"
+        "            self.connector.store(keys, mine)\n",
+        "A transfer pins the block that the index names first, not the request's own one of equal content.",
+        _HUNTS,
+    ),
+    Mutant(
+        "loads-outlive-a-reset",
+        "lmd-cache-insert-unlocked",
+        "",
+        _REMOTE,
+        '        """The cache was emptied: no load that was asked for before may become visible."""\n        for load in',
+        '        """The cache was emptied."""\n        for load in () and',
+        "What was asked for before the cache was reset is entered behind it.",
+        _HUNTS,
+    ),
+    Mutant(
+        "a-load-keeps-the-queue-waiting",
+        "vllm-deferred-count-max-seqs",
+        "",
+        "engine_under_test/scheduling/scheduler.py",
+        "        waiting = [seq for seq in waiting if seq.load is None]\n",
+        "        waiting = [seq for seq in waiting if seq.load is None and waiting[0].load is None]\n",
+        "Nobody behind a request that waits for a load enters before it.",
+        _HUNTS,
+    ),
+    Mutant(
+        "transfer-holds-never-end",
+        "ours",
+        "",
+        _REMOTE,
+        "            self._let_go(self._leaving.popleft())\n",
+        "            self._leaving.append(self._leaving.popleft())\n",
+        "What waits for a copy to end is held for ever.",
+        _HUNTS,
+        over_corrects="reuse-before-the-store-has-read",
+    ),
+    Mutant(
+        "loads-wait-for-every-move",
+        "vllm-nixl-push-post-fail",
+        "https://github.com/vllm-project/vllm/pull/50754",
+        _REMOTE,
+        "            if not any(block in self._moves for block in load.blocks[: load.num_whole]):\n                self._publish(load)\n",
+        "            if not self._moves and len(load.blocks) == load.num_whole:\n                self._publish(load)\n",
+        "A load that came in part is never told of, so that its request waits for ever.",
+        _HUNTS,
+        over_corrects="load-visible-before-it-is-written",
+    ),
+)
