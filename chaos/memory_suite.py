@@ -7,21 +7,19 @@ when a step asks for more. What must hold is the catalogue's: above all, whoever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
+from chaos.enumerated import result_of, run_alone
 from chaos.storm import SHAPES
 from engine_under_test.seams import Space
 from models.machines.driving import Driver
 from models.machines.tally import Tally
-from models.shrink import Spec, shrink_world
 from models.streamed_device import KthRefused, StreamedDevice
 from models.walk import WalkShape, walk_ops
-from models.walk_suite import run_and_check
 from properties.op import Op, OpKind
-from properties.suite import CheckResult, Failure, Profile, SuiteContext
-from properties.verdict import Verdict
+from properties.suite import CheckResult, Profile, SuiteContext
 
 _WORLDS = ("small-deep", "small-deeper", "priority")  # names in `SHAPES`
 _SHORT, _TO_THE_END = 14, 12  # operations
@@ -38,14 +36,14 @@ def run_memory(context: SuiteContext) -> CheckResult:
     for name in names:
         spec = {**SHAPES[name].spec(), "device": "streams"}
         base = short_walk(context.seed, SHAPES[name])
-        calm = _memory_of(_run_alone(spec, base))
+        calm = _memory_of(run_alone(spec, base))
         pieces = calm.largest_asked // _WORD_BYTES  # of so many words, all that is asked for fits
         asked, sizes = asked + calm.num_asked, sizes + pieces - 1
         refusals = tuple(_refusals(base, calm.num_asked, is_quick))
         stories = (*refusals, *_pieces(base, pieces))
         turns += len(refusals)
         for done, story in enumerate(stories):
-            driver = _run_alone(spec, story)
+            driver = run_alone(spec, story)
             tally.add(driver)
             if tally.failure is not None:
                 break
@@ -58,7 +56,9 @@ def run_memory(context: SuiteContext) -> CheckResult:
         for what, floor in (("allocations in turn", turns), ("sizes of pieces in turn", sizes)):
             if (found := tally.reached[what]) != floor:
                 missed.append(f"{what}: {found} of {floor}")
-    return _result(tally, context, tuple(missed), f"each of {asked} allocations refused in turn, in {len(names)} worlds")
+    return result_of(
+        "memory", tally, context, tuple(missed), f"each of {asked} allocations refused in turn, in {len(names)} worlds"
+    )
 
 
 def _refusals(base: tuple[Op, ...], count: int, is_quick: bool) -> Iterator[tuple[Op, ...]]:
@@ -83,38 +83,10 @@ def _count(tally: Tally, memory: KthRefused) -> None:
     tally.reached["sizes of pieces in turn"] += memory.num_scattered > 0
 
 
-def _result(tally: Tally, context: SuiteContext, missed: tuple[str, ...], note: str) -> CheckResult:
-    failures: tuple[Failure, ...] = ()
-    if tally.failure is not None:
-        spec, ops, violation = tally.failure
-        shrunk = shrink_world(spec, ops, violation, run=run_and_check, max_seconds=context.shrink_s)
-        failures = (Failure(shrunk.violation, f"memory#{context.seed:#x}", shrunk.spec, shrunk.ops, len(ops)),)
-    missed = (*missed, *tally.lacking)
-    return CheckResult(
-        "memory",
-        Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID,
-        examples=tally.examples,
-        ops=tally.ops,
-        noops=tally.noops,
-        reached=dict(sorted(tally.reached.items())),
-        missed=() if failures else missed,
-        invariants=dict(tally.evaluations),
-        failures=failures,
-        note=note,
-    )
-
-
 def short_walk(seed: int, shape: WalkShape) -> tuple[Op, ...]:
     """A little of everything but faults, and as many steps as it takes to come to the end."""
     calm = replace(shape, fault_rate=0.0, restart_rate=0.0, refused_share=0.0, deadline_share=0.0)
     return (*islice(walk_ops(seed, calm), _SHORT), *(Op(OpKind.STEP),) * _TO_THE_END)
-
-
-def _run_alone(spec: Spec, ops: Iterable[Op]) -> Driver:
-    driver = Driver(spec)
-    driver.run(ops)
-    driver.judge_history()
-    return driver
 
 
 def _memory_of(driver: Driver) -> KthRefused:

@@ -17,6 +17,7 @@ from chaos.run import StormRun, failure_of, run_storm
 from chaos.spoiled_suite import run_spoiled
 from chaos.storm import NUM_OPS, PCT_DEPTH, PCT_STEPS, REMOTE_SHAPES, SHAPES, WITHOUT_LINK, draw_storm
 from chaos.transfers import TRANSFERS
+from chaos.transfers_in_turn import run_transfers_in_turn
 from differential.suites import with_extras
 from engine_under_test.execution.schedule import TURN, Chance, Priorities
 from engine_under_test.types import Event, EventKind, LinkFault
@@ -223,6 +224,9 @@ STORMS = Suite("storms", "simulated storms", run_storms, share_s=50.0, has_walk_
 REMOTE_STORMS = Suite(
     "remote-storms", "storms before a remote pool", run_remote_storms, share_s=30.0, has_walk_seeds=True, extras=("connector",)
 )
+TRANSFERS_IN_TURN = Suite(
+    "transfers-in-turn", "a load struck at every moment", run_transfers_in_turn, share_s=20.0, extras=("connector",)
+)
 ORDERS = Suite("orders", "order of accesses", run_orders, share_s=60.0)
 RANKS = Suite(
     "ranks",
@@ -250,4 +254,15 @@ CONNECTORS = Suite(
     extras=("connector", "chaos"),
 )
 SPOILED = Suite("spoiled-slots", "every committed slot spoiled once", run_spoiled, share_s=9.0)
-SUITES: tuple[Suite, ...] = (STORMS, REMOTE_STORMS, ORDERS, MEMORY, SPOILED, TRANSFERS, RANKS, RANKS_DOCKER, CONNECTORS)
+SUITES: tuple[Suite, ...] = (
+    STORMS,
+    REMOTE_STORMS,
+    TRANSFERS_IN_TURN,
+    ORDERS,
+    MEMORY,
+    SPOILED,
+    TRANSFERS,
+    RANKS,
+    RANKS_DOCKER,
+    CONNECTORS,
+)

@@ -42,13 +42,14 @@ class View(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Load:
-    """One sequence's wait. ``first``: the place of the first block asked for. ``blocks``: held for the request. ``num_whole``:
-    how many have arrived, once that is known."""
+    """One sequence's wait. ``first``: the place of the first block asked for. ``heads``: what stands before it, and ``blocks``:
+    what it is loaded into, both held for the request. ``num_whole``: how many have arrived, once that is known."""
 
     seq: Sequence
     transfer: int
     first: int
     num_asked: int
+    heads: tuple[int, ...] = ()
     blocks: tuple[int, ...] = ()
     num_whole: int | None = None
 
@@ -208,8 +209,12 @@ class RemotePrefixes:
         load = self._loads[hit.transfer]
         kv = self._kv
         room = min(kv.num_free - len(self._view.running), int(kv.pool.num_blocks * _HELD_SHARE) - kv.num_pinned)
-        count = min(hit.num_blocks, load.num_asked, room)
-        claim = kv.claim(count) if count >= 1 else None
+        count = min(hit.num_blocks, load.num_asked)
+        heads = self._view.hits(load.seq)[: load.first]
+        if len(heads) == load.first:
+            kv.pin(heads)  # or the load would evict what it stands behind
+            load.heads = heads
+        claim = kv.claim(min(count, room - len(heads))) if len(heads) == load.first and room - len(heads) >= 1 else None
         if claim is None:
             self.connector.abort(hit.transfer)
             self._give_up(load)
@@ -228,10 +233,9 @@ class RemotePrefixes:
             self._give_up(load)
 
     def _publish(self, load: Load) -> None:
-        """What has arrived is found from now on, if what it stands behind is found still."""
+        """What has arrived is found from now on."""
         assert load.num_whole is not None  # asked only then
-        heads = self._kv.publish_pinned(load.seq.table, load.first, load.blocks[: load.num_whole], load.seq.row_id)
-        load.blocks = (*heads, *load.blocks)
+        self._kv.publish_pinned(load.seq.table, load.first, load.blocks[: load.num_whole], load.seq.row_id)
         self._give_up(load)
 
     def _give_up(self, load: Load) -> None:
@@ -239,8 +243,8 @@ class RemotePrefixes:
         del self._loads[load.transfer]
         load.seq.load = None
         self._tell(Event(EventKind.LOAD_ENDED, load.seq.row_id, tokens=(load.num_whole or 0) * self._kv.block_size))
-        if load.blocks:
-            self._let_go(load.blocks)
+        if load.heads or load.blocks:
+            self._let_go((*load.heads, *load.blocks))
 
     def _note(self, table: BlockTable, first: int, last: int) -> None:
         self._published.append((table, first, last))

@@ -7,7 +7,7 @@ from ci.mutants.mutant import Mutant
 _REMOTE = "engine_under_test/remote.py"
 _MOVES = "engine_under_test/execution/moves.py"
 _KV = "engine_under_test/kv/transaction.py"
-_HUNTS = ("remote-storms",)
+_HUNTS = ("transfers-in-turn", "remote-storms")
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -45,10 +45,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "load-behind-a-lost-head",
         "sgl-hicache-internal-evict-orphan",
         "https://github.com/sgl-project/sglang/pull/27562",
-        _KV,
-        "            if parent is None:\n                return ()\n            heads.append(index.first_block(parent))\n",
-        "            if parent is not None:\n                heads.append(index.first_block(parent))\n",
-        "Loaded blocks are entered although what stands before them has been evicted while they came.",
+        _REMOTE,
+        "            kv.pin(heads)  # or the load would evict what it stands behind\n            load.heads = heads\n",
+        "            load.heads = ()\n",
+        "What stands before a load is not held, and may be evicted while it comes: the load's own blocks may be taken from it.",
         _HUNTS,
     ),
     Mutant(
@@ -69,18 +69,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            self._pending_fills.pop(block, None)  # it is written whole, or comes back empty\n",
         "",
         "A fill that was due when a load took the block is made with the next plan, over what has arrived.",
-        _HUNTS,
-    ),
-    Mutant(
-        "store-pins-the-equal-block",
-        "trt-pin-wrong-block",
-        "https://github.com/NVIDIA/TensorRT-LLM/pull/12648",
-        _REMOTE,
-        "            self.connector.store(keys, table.blocks[first:last])\n",
-        "            mine = [self._kv.index.first_block(entry) for entry in table.entries[first:last]]\n"
-        "            self._heads = table.blocks[:first] if list(table.blocks[first:last]) == mine else ()\n"
-        "            self.connector.store(keys, mine)\n",
-        "A transfer pins the block that the index names first, not the request's own one of equal content.",
         _HUNTS,
     ),
     Mutant(

@@ -475,28 +475,21 @@ class KvTransaction:
             self._tell(Event(EventKind.EVICTED, blocks=tuple(evicted)))
         return claimed, len(evicted)
 
-    def publish_pinned(self, table: BlockTable, first: int, blocks: tuple[int, ...], row: RowId) -> tuple[int, ...]:
-        """Pinned blocks hold the content of an empty table's choice from its block `first` on, and are found from now on. The
-        blocks before them, which are pinned now too, so that heads leave behind tails. If those are not found any more,
-        nothing is published or pinned."""
+    def publish_pinned(self, table: BlockTable, first: int, blocks: tuple[int, ...], row: RowId) -> None:
+        """Pinned blocks hold the content of an empty table's choice from its block `first` on, and are found from now on. What
+        stands before them is pinned too, so that it can be found still."""
         size, index = self.block_size, self.index
         parent: PrefixEntry | None = None
-        heads: list[int] = []
         for number in range(first + len(blocks)):
             start = number * size
             tokens = tuple(table.tokens[start : start + size])
             media = media_in(table.media, start, start + size) if table.media else ()
             key = self._key(table, number)
-            if number >= first:
+            if number < first:
+                parent = index.find(key, table.namespace, parent, tokens, media)
+            else:
                 parent = index.publish(blocks[number - first], key, table.namespace, parent, tokens, media)
-                continue
-            parent = index.find(key, table.namespace, parent, tokens, media)
-            if parent is None:
-                return ()
-            heads.append(index.first_block(parent))
         self._tell(Event(EventKind.LOADED, row, blocks=blocks, tokens=first * size))
-        self.pin(heads)
-        return tuple(heads)
 
     # ---- whole ------------------------------------------------------------------------------------------------------
 

@@ -142,6 +142,8 @@ def plans_are_not_empty_without_reason(moment: Moment) -> Violation | None:
     """
     if moment.planned is not None or moment.has_fault or moment.before.plans or moment.after.plans:
         return None
+    if moment.caps.has_remote and moment.after.pinned:  # whoever is first in order may wait for what transfers hold
+        return None
     if not moment.view.has_same_rows:  # somebody ended or was preempted in this verb: the next one is judged
         return None
     after, now = moment.after, reading(moment.after)

@@ -1,0 +1,139 @@
+"""The suite `transfers-in-turn`: one short story of a store and a load, struck at every place by everything that can befall it.
+
+Owns the story, the strikes and their enumeration, with a device that is prompt and one whose copies take long. What must hold
+is the catalogue's: whoever waits for a copy gives its blocks away behind it, and everybody gets the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Final
+
+from chaos.enumerated import result_of, run_alone
+from chaos.nemesis.base import befall
+from engine_under_test.config import EngineConfig
+from engine_under_test.execution.schedule import TURN
+from engine_under_test.seams import Stream
+from engine_under_test.types import DeviceChoice, Event, EventKind, LinkFault, Request, SamplingParams
+from models.build import config_to
+from models.machines.driving import Driver
+from models.machines.tally import Tally
+from properties.history import OpRecord
+from properties.op import Op, OpKind
+from properties.suite import CheckResult, Profile, SuiteContext
+
+_SPEC: Final = {
+    "target": "assay",
+    "config": config_to(
+        EngineConfig(num_blocks=12, block_size=2, max_tokens_per_step=16, max_num_seqs=3, vocab_size=16, max_plans_in_flight=2)
+    ),
+    "hasher": "blake2b",
+    "device": "streams",
+    "remote": {"capacity_blocks": 24},
+}
+_PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5)
+_STEP, _POLL = Op(OpKind.STEP), Op(OpKind.POLL)
+_LATE_TURNS, _MOST_COPIES = 30, 4
+
+
+def _asks(name: str, prompt: tuple[int, ...], max_tokens: int = 2) -> Op:
+    return Op(OpKind.ADD, Request(name, prompt, SamplingParams(max_tokens=max_tokens)))
+
+
+_CROWD: Final = (_asks("crowd", tuple(range(15)) + (7,) * 4, 3), _STEP, _POLL)  # takes all blocks but two
+_READER = _asks("reader", _PROMPT)
+_WRITER: Final = (
+    *(_POLL,) * 3,  # the two ends greet
+    *(_asks("writer", _PROMPT), _STEP, _STEP),
+    *(_POLL,) * 4,  # what it computed is stored
+)
+_STORIES: Final = (
+    (  # all of it is loaded, beside steps that fill what was emptied
+        *(*_WRITER, _asks("neighbour", (8, 8, 8), 6), _STEP, Op(OpKind.RESET_CACHE), _READER),
+        *(_POLL, Op(OpKind.PLAN), _POLL, _STEP, _POLL, _POLL, Op(OpKind.LAND)),
+        *(_STEP,) * 3,
+    ),
+    (  # the tail of it, which was evicted, is loaded behind the head
+        *(*_WRITER, _asks("evictor", tuple(range(1, 16)) + (0,) * 4, 1), _STEP, _STEP, _STEP, _READER),
+        *(_POLL,) * 5,
+        *(_STEP,) * 2,
+    ),
+)
+_STRIKES: Final[Mapping[str, tuple[Op, ...]]] = {
+    "nothing": (),
+    "the reader aborts": (Op(OpKind.ABORT, request_id="reader"),),
+    "the writer aborts": (Op(OpKind.ABORT, request_id="writer"),),
+    "a cut": (befall(LinkFault.CUT), _POLL),
+    "a stall": (befall(LinkFault.STALL), Op(OpKind.ADVANCE, seconds=5.0), _POLL, befall(LinkFault.NONE)),
+    "time passes": (Op(OpKind.ADVANCE, seconds=9.0), _POLL),
+    "lost messages": (befall(LinkFault.LOSE), _POLL, befall(LinkFault.NONE)),
+    "repeated messages": (befall(LinkFault.REPEAT), _POLL, befall(LinkFault.NONE)),
+    "the store dies": (befall(LinkFault.STORE_DIES), _POLL),
+    "the store rots": (befall(LinkFault.ROT),),
+    "a reset": (Op(OpKind.RESET_CACHE),),
+    "a restart": (Op(OpKind.RESTART),),
+    "held fences": (Op(OpKind.HOLD_FENCES, on=True),),
+    "a refused block": (Op(OpKind.REFUSE_BLOCK, k=1),),
+}
+_FLOORS: Final = {"loads under way when struck": 60, "blocks held by transfers when struck": 150, "loads that came": 150}
+
+
+def run_transfers_in_turn(context: SuiteContext) -> CheckResult:
+    """Each strike at each place; in profile quick each of them at every third place, in turn, on a slow device."""
+    is_quick = context.profile is Profile.QUICK
+    stories = list(_stories(3, (True,)) if is_quick else _stories(1, (True, False)))
+    tally = Tally()
+    for done, (place, story) in enumerate(stories):
+        driver = run_alone(_SPEC, story)
+        tally.add(driver)
+        if tally.failure is not None:
+            break
+        tally.reached.update(_met(driver, place))
+        context.progress(done, len(stories))
+    missed = [
+        f"{what}: {tally.reached[what]} of {floor}"
+        for what, floor in _FLOORS.items()
+        if not is_quick and tally.reached[what] < floor
+    ]
+    places = sum(len(story) + 1 for story in _STORIES)
+    note = f"{len(_STRIKES)} strikes at each of {places} places of two stories of a store and a load"
+    return result_of("transfers-in-turn", tally, context, tuple(missed), note)
+
+
+def _stories(stride: int, delays: tuple[bool, ...]) -> Iterator[tuple[int, tuple[Op, ...]]]:
+    """With the place of the strike."""
+    for is_late in delays:
+        for story, (number, strike) in product(_STORIES, enumerate(_STRIKES.values())):
+            for place in range(number % stride, len(story) + 1, stride):
+                ops = (*story[:place], *strike, *_CROWD, *story[place:])
+                yield place, (*(_late(op) for op in ops), Op(OpKind.DRAIN)) if is_late else (*ops, Op(OpKind.DRAIN))
+
+
+def _late(op: Op) -> Op:
+    """Whatever it copies to or from elsewhere takes some turns."""
+    streams = (Stream.TRANSFER, Stream.COPY_OUT)
+    choices = [DeviceChoice(stream, kth, _LATE_TURNS * TURN) for stream in streams for kth in range(_MOST_COPIES)]
+    return replace(op, choices=tuple(choices))
+
+
+def _met(driver: Driver, place: int) -> Counter[str]:
+    """What was under way before the operation at `place`, and what came of the loads."""
+    met: Counter[str] = Counter()
+    ops = loading = held = 0
+    for record in driver.world.history.records:
+        if isinstance(record, OpRecord):
+            if ops == place:
+                met["loads under way when struck"] += loading > 0
+                met["blocks held by transfers when struck"] += held > 0
+            ops += 1
+        elif isinstance(record, Event):
+            loading += (record.kind is EventKind.LOADING) - (record.kind is EventKind.LOAD_ENDED)
+            held += len(record.blocks) * _HOLDS.get(record.kind, 0)
+            met["loads that came"] += record.kind is EventKind.LOADED
+    return met
+
+
+_HOLDS: Final = {EventKind.PINNED: 1, EventKind.CLAIMED: 1, EventKind.UNPINNED: -1}
