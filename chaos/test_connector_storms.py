@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -164,9 +164,11 @@ PLANTS = {
 
 
 @pytest.mark.parametrize("plant", PLANTS.values(), ids=list(PLANTS))
-def test_what_was_planted_is_found(monkeypatch: pytest.MonkeyPatch, plant: tuple[object, tuple[Fault, ...], str]) -> None:
+def test_what_was_planted_is_found(
+    monkeypatch: pytest.MonkeyPatch, plant: tuple[Callable[[pytest.MonkeyPatch], None], tuple[Fault, ...], str]
+) -> None:
     install, faults, invariant = plant
-    install(monkeypatch)  # type: ignore[operator]  # one of the functions above
+    install(monkeypatch)
     run = storm(*faults)
     assert run.violation is not None
     assert run.violation.invariant == invariant

@@ -8,7 +8,7 @@ import pytest
 from differential.enumerated_law import completed, law_of_end, law_of_step, law_of_text
 from differential.exact_law import ForeignNoise, NotIntegrable, Outcomes, integrate, total_variation
 from differential.exact_race import race_violation
-from differential.verification_cases import FOUR, MIXED
+from differential.verification_cases import FOUR, MIXED, Case
 from engine_under_test.sampling.picking import RACE, WALK
 from engine_under_test.seams import Noise, Purpose
 
@@ -77,7 +77,7 @@ def test_the_race_is_won_as_weights_say_and_a_walk_is_no_race() -> None:
 
 
 @pytest.mark.parametrize("case", [MIXED, FOUR], ids=lambda case: case.name)
-def test_the_enumerated_law_is_lossless_and_fits_its_short_form(case) -> None:  # type: ignore[no-untyped-def]
+def test_the_enumerated_law_is_lossless_and_fits_its_short_form(case: Case) -> None:
     law = law_of_step(case.target, case.proposed, case.width, 0)
     assert sum(law.values()) == pytest.approx(1, abs=1e-15)
     text = law_of_text(case.target, 3, 0)

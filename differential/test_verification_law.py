@@ -11,10 +11,10 @@ import torch
 from differential.enumerated_law import law_of_step
 from differential.error_budget import TOTAL_ALPHA
 from differential.suites import VERIFICATION_LAW
-from differential.verification_cases import ENGINE, FOUR, OPPOSED, RACING, Addresses, steps
+from differential.verification_cases import ENGINE, FOUR, OPPOSED, RACING, Addresses, Speculator, steps
 from differential.verification_draws import grid, of_joint, pooled, rare_effect, tally
-from differential.verification_law import Found, check_verification, exact_checks, violation_of_law
-from differential.verification_power import EFFECT, check_power, design, p_values
+from differential.verification_law import Count, Found, check_verification, exact_checks, violation_of_law
+from differential.verification_power import EFFECT, Design, check_power, design, p_values
 from differential.verification_slips import SLIPS, Slip
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.picking import Race
@@ -24,7 +24,7 @@ from properties.verdict import Verdict
 NAMED = {slip.name: slip for slip in SLIPS}
 
 
-def check(who=ENGINE, racing=RACING, seed: int = 0x4F2A91C) -> CheckResult:  # type: ignore[no-untyped-def]
+def check(who: Speculator = ENGINE, racing: Speculator = RACING, seed: int = 0x4F2A91C) -> CheckResult:
     return check_verification(SuiteContext(Profile.QUICK, seed), who, racing)
 
 
@@ -58,7 +58,7 @@ def test_a_shared_offset_is_told_with_its_bias() -> None:
 )
 def test_a_slip_is_found_by_drawing_as_well(name: str) -> None:
     found = Found()
-    found.draw(SuiteContext(Profile.QUICK, 3), ENGINE, NAMED[name].makes(RACING), lambda _num: None)  # type: ignore[arg-type]
+    found.draw(SuiteContext(Profile.QUICK, 3), ENGINE, NAMED[name].makes(RACING), Count(SuiteContext(Profile.QUICK, 3), 1))
     assert "verification-joint" in {answer.id for answer in found.answers if answer.verdict is Verdict.INVALID}
     assert "a bias of about" in found.broken[0].found
 
@@ -127,7 +127,7 @@ def test_a_slip_is_scaled_to_the_effect_that_is_stated(slip: Slip) -> None:
 
 
 def test_a_test_that_misses_more_than_it_states_is_invalid() -> None:
-    def half(slip: Slip, effect: float):  # type: ignore[no-untyped-def]
+    def half(slip: Slip, effect: float) -> Design:
         return replace(design(slip, effect / 3), num=design(slip, effect).num)
 
     result = check_power(SuiteContext(Profile.QUICK, 3), find=half)

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from engine_under_test.execution.transformer import TransformerRunner
+from engine_under_test.execution.transformer import TransformerLaunch, TransformerRunner
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
 from engine_under_test.sampling.draft_model import DraftModel
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.processed import RowState, processed
 from engine_under_test.sampling.speculation import Ask, Lossless, Repair
 from engine_under_test.sampling.verification import Law, draw
-from engine_under_test.types import History, RowId, SamplingParams
+from engine_under_test.types import History, Plan, Reservation, RowId, SamplingParams
 from properties.doubles import RecordingNoise
 
 CONFIG = LlamaConfig(
@@ -67,19 +67,19 @@ def test_each_draft_is_drawn_from_the_law_that_is_told_of_it() -> None:
     assert sorted(drawn) == sorted([(at, 3) for at in (2, 3, 4, 6, 7, 8)])
 
 
-def test_its_law_is_the_models_own_processed() -> None:
+def test_its_law_is_the_models_own_processed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against logits of a runner that was given the whole text at once."""
     runner = TransformerRunner(weights(), BLOCKS, SIZE)
     model = DraftModel(runner, BLOCKS, SIZE)
     seen: list[torch.Tensor] = []
     launch = runner.launch
 
-    def watched(plan, reservation):  # type: ignore[no-untyped-def]
+    def watched(plan: Plan, reservation: Reservation) -> TransformerLaunch:
         found = launch(plan, reservation)
         seen.append(found.logits)
         return found
 
-    runner.launch = watched  # type: ignore[method-assign]
+    monkeypatch.setattr(runner, "launch", watched)
     proposal = model.propose([ask(width=1)], PhiloxNoise())
     right = processed(seen[0], [RowState(WARM, History(TEXT[:4], TEXT[4:]))])
     assert proposal.probabilities is not None

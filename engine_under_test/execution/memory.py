@@ -15,8 +15,9 @@ class AmpleMemory:
 
     __slots__ = ()
 
-    def admit(self, num_bytes: int, space: Space = Space.DEVICE) -> bool:  # noqa: ARG002 - the seam's signature
+    def admit(self, num_bytes: int, space: Space = Space.DEVICE) -> bool:
         """See `seams.Memory`."""
+        del num_bytes, space
         return True
 
 

@@ -39,8 +39,9 @@ class PromptLookup:
         """See `speculation.Proposer`."""
         return Declaration("prompt lookup", self.max_drafts, Knowledge.CERTAIN)
 
-    def propose(self, asks: Sequence[Ask], noise: Noise) -> Proposal:  # noqa: ARG002 - certain drafts draw no noise
+    def propose(self, asks: Sequence[Ask], noise: Noise) -> Proposal:
         """See `speculation.Proposer`."""
+        del noise  # certain drafts draw none
         return Proposal(tuple(self._of(tuple(ask.tokens), min(ask.width, self.max_drafts)) for ask in asks))
 
     def repair(self, repairs: Sequence[Repair]) -> None:
@@ -87,8 +88,9 @@ class Scripted:
         """See `speculation.Proposer`."""
         return Declaration("scripted", self.max_drafts, Knowledge.CERTAIN)
 
-    def propose(self, asks: Sequence[Ask], noise: Noise) -> Proposal:  # noqa: ARG002 - certain drafts draw no noise
+    def propose(self, asks: Sequence[Ask], noise: Noise) -> Proposal:
         """See `speculation.Proposer`."""
+        del noise  # certain drafts draw none
         return Proposal(tuple(map(self._of, asks)))
 
     def repair(self, repairs: Sequence[Repair]) -> None:
