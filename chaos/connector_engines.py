@@ -26,6 +26,7 @@ from chaos.connector_traffic import (
 )
 from engine_under_test.adapters.ours import AssayTarget
 from engine_under_test.book import Book
+from engine_under_test.caps import LinkFault
 from engine_under_test.config import EngineConfig
 from engine_under_test.distributed.connector import Connector, ConnectorConfig, KvPages, LoadAnswer
 from engine_under_test.distributed.content import content_key
@@ -35,7 +36,7 @@ from engine_under_test.kv.prefix_index import blake2b_16
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.remote import RemotePrefixes
 from engine_under_test.seams import Clock, Observer
-from engine_under_test.types import FinishReason, LinkFault, Output, Request, SamplingParams
+from engine_under_test.types import FinishReason, Output, Request, SamplingParams
 from models.law import Law as Fingerprints
 from models.law import Track
 from models.prefix_key import namespace

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine_under_test.caps import Caps
 from engine_under_test.distributed.ranks import Ranks
-from engine_under_test.types import Caps
 from models.device import Device, Flight
 from properties.moment import Execution
 

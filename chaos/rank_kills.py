@@ -24,8 +24,9 @@ from engine_under_test.distributed.rank_processes import Launcher, LocalProcess
 from engine_under_test.distributed.rank_supervisor import Policy, RankSupervisor
 from engine_under_test.distributed.ranks import Ranks
 from engine_under_test.engine import Engine
+from engine_under_test.events import Event, RankEvent, RankEventKind
 from engine_under_test.execution.fingerprint import FingerprintRunner
-from engine_under_test.types import Event, FinishReason, Output, RankEvent, RankEventKind, Request, SamplingParams
+from engine_under_test.types import FinishReason, Output, Request, SamplingParams
 from properties.checkers import CHECKERS, CheckerVerdict, run_checkers
 from properties.history import History
 from properties.invariants.predicate import violation

@@ -19,8 +19,9 @@ from chaos.storm import NUM_OPS, PCT_DEPTH, PCT_STEPS, REMOTE_SHAPES, SHAPES, WI
 from chaos.transfers import TRANSFERS
 from chaos.transfers_in_turn import run_transfers_in_turn
 from differential.suites import with_extras
+from engine_under_test.caps import LinkFault
+from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.schedule import TURN, Chance, Priorities
-from engine_under_test.types import Event, EventKind, LinkFault
 from models.build import world_from
 from models.streamed_device import StreamedDevice
 from models.walk import walk_ops

@@ -24,7 +24,8 @@ from engine_under_test.distributed.rank_processes import Processes
 from engine_under_test.distributed.rank_supervisor import Policy, RankSupervisor
 from engine_under_test.distributed.ranks import Ranks
 from engine_under_test.engine import Engine
-from engine_under_test.types import FinishReason, RankEvent, RankEventKind
+from engine_under_test.events import RankEvent, RankEventKind
+from engine_under_test.types import FinishReason
 from properties.suite import Profile
 from properties.verdict import Verdict
 

@@ -14,10 +14,12 @@ from typing import Final
 
 from chaos.enumerated import result_of, run_alone
 from chaos.nemesis.base import befall
+from engine_under_test.caps import LinkFault
 from engine_under_test.config import EngineConfig
+from engine_under_test.events import DeviceChoice, Event, EventKind
 from engine_under_test.execution.schedule import TURN
 from engine_under_test.seams import Stream
-from engine_under_test.types import DeviceChoice, Event, EventKind, LinkFault, Request, SamplingParams
+from engine_under_test.types import Request, SamplingParams
 from models.build import config_to
 from models.machines.driving import Driver
 from models.machines.tally import Tally

@@ -22,11 +22,12 @@ from differential.streamed_store import StreamedRunner, disorder_of
 from differential.ways import ALLOCATIONS, counted
 from engine_under_test.engine import Engine
 from engine_under_test.errors import BadInput, RunnerError
+from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.runner import Launch, Runner
 from engine_under_test.scheduling.scheduler import Scheduler, View
 from engine_under_test.seams import Device, Memory
 from engine_under_test.sequence import Sequence as Choice
-from engine_under_test.types import Event, EventKind, FinishReason, Logprobs, Output, Plan, Request, Reservation, SamplingParams
+from engine_under_test.types import FinishReason, Logprobs, Output, Plan, Request, Reservation, SamplingParams
 from properties.verdict import Violation
 
 MakeRunner = Callable[[World, Memory], Runner]

@@ -13,12 +13,13 @@ from typing import Any, cast
 import torch
 
 from differential.setting import Setting
+from engine_under_test.events import Misdeclared, Race
 from engine_under_test.execution.runner import Launch
 from engine_under_test.execution.schedule import Chance, Chooser, Priorities
 from engine_under_test.execution.simulated_device import SimulatedDevice
 from engine_under_test.execution.transformer import BUFFER, TransformerRunner
 from engine_under_test.seams import DeviceOp
-from engine_under_test.types import Misdeclared, Plan, Race, Reservation
+from engine_under_test.types import Plan, Reservation
 from properties.invariants.device_order import PREDICATES
 from properties.moment import Moment
 from properties.verdict import Violation

@@ -15,14 +15,12 @@ Start reading at `types.py`, then `engine.py`.
 from engine_under_test.config import EngineConfig, Order
 from engine_under_test.engine import Engine, SystemClock
 from engine_under_test.errors import AssayError, BadInput, ConfigError, OutOfBlocks, ProtocolError, RunnerError
+from engine_under_test.events import Counters, Event, EventKind
 from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.execution.runner import Launch, Runner
 from engine_under_test.types import (
     Adapter,
     Admission,
-    Counters,
-    Event,
-    EventKind,
     FinishReason,
     Media,
     Output,

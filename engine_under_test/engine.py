@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from engine_under_test.book import Book, LiveRequest
 from engine_under_test.config import EngineConfig
 from engine_under_test.errors import OutOfBlocks, ProtocolError, RunnerError
+from engine_under_test.events import Counters
 from engine_under_test.execution.runner import Runner
 from engine_under_test.flights import Flights, InFlight
 from engine_under_test.journal import Journal
@@ -25,7 +26,6 @@ from engine_under_test.seams import BlockGate, Clock, Hasher, Observer
 from engine_under_test.sequence import PlannedRow, Sequence
 from engine_under_test.types import (
     Admission,
-    Counters,
     FinishReason,
     Logprobs,
     Output,

@@ -5,10 +5,11 @@ Never decides and never changes anything else. Events of blocks and plans are to
 
 from __future__ import annotations
 
+from engine_under_test.events import Counters, Event, EventKind, event_of
 from engine_under_test.flights import InFlight
 from engine_under_test.seams import Observer
 from engine_under_test.sequence import Sequence
-from engine_under_test.types import Counters, Event, EventKind, FinishReason, Logprobs, Output, Request, RowId, event_of
+from engine_under_test.types import FinishReason, Logprobs, Output, Request, RowId
 
 _ACCEPTED, _EMITTED, _FINISHED = EventKind.ACCEPTED, EventKind.EMITTED, EventKind.FINISHED
 

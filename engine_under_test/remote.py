@@ -18,13 +18,13 @@ from typing import Protocol
 
 from engine_under_test.distributed.connector import Connector, KvPages, LoadAnswer, RemoteHit
 from engine_under_test.distributed.content import content_key
+from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.runner import Move, Mover
 from engine_under_test.kv.prefix_index import media_in
 from engine_under_test.kv.record import BlockTable
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.seams import Fence, Observer
 from engine_under_test.sequence import Sequence
-from engine_under_test.types import Event, EventKind
 
 _STORED_SHARE, _HELD_SHARE = 0.375, 0.5  # of the pool: what stores hold at most, and loads together with them
 _MOST_SOUGHT = 8  # waiting sequences, from the first on, that are asked for at a time

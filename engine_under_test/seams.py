@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from engine_under_test.types import Event, History
+from engine_under_test.events import Event
+from engine_under_test.types import History
 
 
 class Clock(Protocol):

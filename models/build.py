@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine_under_test.adapters.base import Target
+from engine_under_test.caps import Caps
 from engine_under_test.config import EngineConfig, Order
 from engine_under_test.errors import BadInput, ConfigError
 from engine_under_test.execution.schedule import Chooser
 from engine_under_test.seams import Hasher
-from engine_under_test.types import Adapter, Caps
+from engine_under_test.types import Adapter
 from models.device import Device
 from models.prefix_key import HASHERS
 from models.world import World, caps_of_store

@@ -13,10 +13,12 @@ from operator import add
 
 import numpy as np
 
+from engine_under_test.caps import Caps
+from engine_under_test.events import Misdeclared, Race
 from engine_under_test.execution.fingerprint import FingerprintLaunch, FingerprintRunner
 from engine_under_test.execution.runner import Move
 from engine_under_test.sampling.noise import PhiloxNoise
-from engine_under_test.types import Caps, Misdeclared, PlannedStep, Race, StepResult
+from engine_under_test.types import PlannedStep, StepResult
 from models.allocator_model import Key
 from models.law import POISON, Law, Track
 from properties.doubles import RecordingNoise

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from engine_under_test.types import Caps, Event, EventKind, FinishReason, RefusalReason, Request
+from engine_under_test.caps import Caps
+from engine_under_test.events import Event, EventKind
+from engine_under_test.types import FinishReason, RefusalReason, Request
 from models.reach import Reach, is_diverging, is_reload, prompt_names, trap_names
 from properties.op import Op, OpKind
 

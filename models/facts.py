@@ -9,15 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 
+from engine_under_test.caps import Caps, ReferenceModel
+from engine_under_test.events import Event, EventKind
 from engine_under_test.types import (
-    Caps,
-    Event,
-    EventKind,
     FinishReason,
     Plan,
     PlannedStep,
     PrefixEntry,
-    ReferenceModel,
     Request,
     RowId,
     SequenceSnapshot,

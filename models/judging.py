@@ -11,8 +11,9 @@ from itertools import repeat
 from operator import attrgetter, call, is_
 from typing import Final
 
+from engine_under_test.caps import Caps
 from engine_under_test.errors import AssayError
-from engine_under_test.types import Caps, Snapshot
+from engine_under_test.types import Snapshot
 from properties.invariants.predicate import Predicate
 from properties.invariants.view import BITS, EVERY_COLUMN, bits_of
 from properties.moment import Happening, Moment

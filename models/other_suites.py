@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from engine_under_test.caps import Caps
 from engine_under_test.errors import BadInput
-from engine_under_test.types import Caps
 from models.build import target_from
 from models.machines.driving import Driver
 from models.machines.other import machine_of

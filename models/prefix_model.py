@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from engine_under_test.types import Caps, PrefixEntry, Request
+from engine_under_test.caps import Caps
+from engine_under_test.types import PrefixEntry, Request
 from models.allocator_model import Key
 from models.prefix_key import BlockMedia, block_encoding, block_media, namespace
 from properties.moment import ChoiceFacts, Content

@@ -6,7 +6,7 @@ of one run share exactly as much as they were meant to. Never draws anything, ne
 
 from __future__ import annotations
 
-from engine_under_test.types import Caps
+from engine_under_test.caps import Caps
 
 Tokens = tuple[int, ...]
 

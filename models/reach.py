@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
-from engine_under_test.types import Caps, Request
+from engine_under_test.caps import Caps
+from engine_under_test.types import Request
 from properties.suite import Profile
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine_under_test.types import Event, EventKind
+from engine_under_test.events import Event, EventKind
 from models.machines.driving import Driver
 from models.scenarios import Scenario, refused_block
 from models.stories import refusal_bases

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from engine_under_test.book import Book
+from engine_under_test.caps import LinkFault
 from engine_under_test.distributed.connector import Connector, ConnectorConfig, KvPages
 from engine_under_test.distributed.store_pool import StoredBlock, StorePool
 from engine_under_test.distributed.store_session import StoreLimits, StoreShelf
@@ -15,7 +16,6 @@ from engine_under_test.execution.runner import Mover
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.remote import RemotePrefixes
 from engine_under_test.seams import Clock, Observer
-from engine_under_test.types import LinkFault
 from properties.kv_link import Fate, KvLink, Lane
 
 LOAD_DEADLINE_S: Final = 4.0

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 
-from engine_under_test.types import Admission, Caps, FinishReason, Media, Output, RefusalReason, Request, RowId
+from engine_under_test.caps import Caps
+from engine_under_test.types import Admission, FinishReason, Media, Output, RefusalReason, Request, RowId
 from models.allocator_model import Key
 from properties.moment import ChoiceFacts
 from properties.verdict import Violation

@@ -13,7 +13,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from engine_under_test.types import Adapter, Caps, Media, Request, SamplingParams
+from engine_under_test.caps import Caps
+from engine_under_test.types import Adapter, Media, Request, SamplingParams
 from models.prompts import edge_lengths, prompt
 
 IDENTIFIERS = tuple("abcdefghij")

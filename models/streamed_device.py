@@ -12,13 +12,15 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from engine_under_test.caps import Caps
 from engine_under_test.errors import OutOfMemory, RunnerError
+from engine_under_test.events import DeviceChoice, Misdeclared, Race
 from engine_under_test.execution.fingerprint import BUFFER, FingerprintLaunch, FingerprintRunner
 from engine_under_test.execution.runner import Move
 from engine_under_test.execution.schedule import Chooser, Delays
 from engine_under_test.execution.simulated_device import SimulatedDevice
 from engine_under_test.seams import DeviceOp, Space
-from engine_under_test.types import Caps, DeviceChoice, Misdeclared, PlannedStep, Race
+from engine_under_test.types import PlannedStep
 from models.device import Device, Flight
 from properties.moment import Execution, NoiseAddress
 from properties.op import Op

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from engine_under_test.caps import Caps
 from engine_under_test.types import (
-    Caps,
     FinishReason,
     Output,
     Plan,

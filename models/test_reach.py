@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from engine_under_test.types import Adapter, Caps, Event, EventKind, FinishReason, RefusalReason, Request, RowId
+from engine_under_test.caps import Caps
+from engine_under_test.events import Event, EventKind
+from engine_under_test.types import Adapter, FinishReason, RefusalReason, Request, RowId
 from models.event_reach import EventReach
 from models.prompts import edge_lengths, prompt
 from models.reach import Reach, disagreements, missed, prompt_names

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from engine_under_test.adapters.base import Target, TransactionalTarget
-from engine_under_test.types import Counters, Event, EventKind, Misdeclared, Race, Snapshot
+from engine_under_test.events import Counters, Event, EventKind, Misdeclared, Race
+from engine_under_test.types import Snapshot
 from models.device import Flight
 from models.facts import ModelFacts
 from models.judging import Judge

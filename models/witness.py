@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine_under_test.types import DeclaredOrder, FinishReason, PlannedStep, Request, RowId, SequenceSnapshot
+from engine_under_test.caps import DeclaredOrder
+from engine_under_test.types import FinishReason, PlannedStep, Request, RowId, SequenceSnapshot
 from models.reach import Reach, is_diverging, is_reload, prompt_names, trap_names
 from properties.moment import Happening, Moment
 

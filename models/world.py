@@ -14,9 +14,11 @@ from dataclasses import replace
 from typing import Final, cast
 
 from engine_under_test.adapters.base import RemoteTarget, Target, TransactionalTarget
+from engine_under_test.caps import Caps, LinkFault
 from engine_under_test.errors import RunnerError
+from engine_under_test.events import EventKind
 from engine_under_test.seams import Hasher
-from engine_under_test.types import Admission, Caps, EventKind, LinkFault, Snapshot
+from engine_under_test.types import Admission, Snapshot
 from models.device import Device, Flight
 from models.facts import ModelFacts
 from models.judging import CheckerCrashed

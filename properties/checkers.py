@@ -13,7 +13,8 @@ from itertools import compress, repeat
 from operator import is_, itemgetter
 from typing import Any, Final, NamedTuple, TypeVar, overload
 
-from engine_under_test.types import Counters, Event, EventKind, FinishReason, Output, Request, RowId
+from engine_under_test.events import Counters, Event, EventKind
+from engine_under_test.types import FinishReason, Output, Request, RowId
 from properties.history import History, Landing, OpRecord, Record
 from properties.invariants.catalogue import CATALOGUE
 from properties.invariants.predicate import blocks_named, row_named, violation

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from engine_under_test.caps import Caps, DeclaredOrder, ReferenceModel, VictimSet
 from engine_under_test.errors import BadInput
-from engine_under_test.types import Caps, DeclaredOrder, ReferenceModel, VictimSet
 from properties.checkers import CHECKERS
 from properties.invariants import ALL, CATALOGUE, MOST_DANGEROUS, Predicate, is_most_dangerous
 from properties.invariants.transfers import TRANSFER_SENTENCES

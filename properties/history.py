@@ -20,18 +20,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from engine_under_test.errors import BadInput
-from engine_under_test.types import (
-    Admission,
-    Counters,
-    Event,
-    EventKind,
-    FinishReason,
-    Output,
-    RankEvent,
-    RankEventKind,
-    RefusalReason,
-    RowId,
-)
+from engine_under_test.events import Counters, Event, EventKind, RankEvent, RankEventKind
+from engine_under_test.types import Admission, FinishReason, Output, RefusalReason, RowId
 from properties.moment import NoiseAddress
 from properties.op import Op
 from properties.verdict import Violation

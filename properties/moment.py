@@ -14,21 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from engine_under_test.types import (
-    Caps,
-    Counters,
-    Event,
-    FinishReason,
-    Misdeclared,
-    Output,
-    PlannedStep,
-    PrefixEntry,
-    Race,
-    Request,
-    RowId,
-    Snapshot,
-    StepResult,
-)
+from engine_under_test.caps import Caps
+from engine_under_test.events import Counters, Event, Misdeclared, Race
+from engine_under_test.types import FinishReason, Output, PlannedStep, PrefixEntry, Request, RowId, Snapshot, StepResult
 
 if TYPE_CHECKING:
     from properties.invariants.view import View

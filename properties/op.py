@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from engine_under_test.types import Adapter, DeviceChoice, LogprobsMode, Media, Request, SamplingParams
+from engine_under_test.events import DeviceChoice
+from engine_under_test.types import Adapter, LogprobsMode, Media, Request, SamplingParams
 
 
 class OpKind(StrEnum):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from engine_under_test.types import FinishReason, Output, RankEvent, RankEventKind, Request
+from engine_under_test.events import RankEvent, RankEventKind
+from engine_under_test.types import FinishReason, Output, Request
 from properties.checkers import Checker, Finding
 from properties.history import OpRecord, Record
 from properties.invariants.predicate import violation

@@ -10,7 +10,8 @@ from itertools import compress, repeat
 from operator import is_, itemgetter
 from typing import Final
 
-from engine_under_test.types import Counters, Event, EventKind, FinishReason, RowId
+from engine_under_test.events import Counters, Event, EventKind
+from engine_under_test.types import FinishReason, RowId
 
 
 class Recount:

@@ -8,17 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from engine_under_test.types import (
-    Admission,
-    Counters,
-    Event,
-    EventKind,
-    FinishReason,
-    Output,
-    Request,
-    RowId,
-    SamplingParams,
-)
+from engine_under_test.events import Counters, Event, EventKind
+from engine_under_test.types import Admission, FinishReason, Output, Request, RowId, SamplingParams
 from properties import history as histories
 from properties.checkers import CHECKERS, Checker, Finding, merged, run_checkers
 from properties.history import History, Landing, OpRecord, Record

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import nan
 
-from engine_under_test.types import Event, EventKind, Request, SamplingParams
+from engine_under_test.events import Event, EventKind
+from engine_under_test.types import Request, SamplingParams
 from properties import history as histories
 from properties.determinism import first_difference
 from properties.history import History, OpRecord, Record

@@ -19,7 +19,8 @@ from engine_under_test import (
     StepResult,
 )
 from engine_under_test.adapters.ours import AssayTarget
-from engine_under_test.types import Event, PlannedStep, Status
+from engine_under_test.events import Event
+from engine_under_test.types import PlannedStep, Status
 from properties.doubles import FailingRunner
 
 CONFIG = EngineConfig(num_blocks=12, block_size=4, max_tokens_per_step=8, max_num_seqs=4, vocab_size=32)

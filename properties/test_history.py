@@ -10,18 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_under_test.errors import BadInput
-from engine_under_test.types import (
-    Admission,
-    Counters,
-    Event,
-    EventKind,
-    FinishReason,
-    Output,
-    RefusalReason,
-    Request,
-    RowId,
-    SamplingParams,
-)
+from engine_under_test.events import Counters, Event, EventKind
+from engine_under_test.types import Admission, FinishReason, Output, RefusalReason, Request, RowId, SamplingParams
 from properties import history as histories
 from properties.history import History, Landing, OpRecord, Record
 from properties.moment import NoiseAddress

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine_under_test.types import Admission, FinishReason, Output, RankEvent, RankEventKind, Request, RowId, SamplingParams
+from engine_under_test.events import RankEvent, RankEventKind
+from engine_under_test.types import Admission, FinishReason, Output, Request, RowId, SamplingParams
 from properties.checkers import Checker, run_checkers
 from properties.history import History, OpRecord, Record
 from properties.op import Op, OpKind

@@ -27,7 +27,7 @@ from engine_under_test.distributed.rank_processes import Processes
 from engine_under_test.distributed.rank_vitals import Vitals
 from engine_under_test.distributed.ranks import RankLaunch, Ranks
 from engine_under_test.errors import ConfigError, RankLost, RunnerError
-from engine_under_test.types import RankEvent, RankEventKind
+from engine_under_test.events import RankEvent, RankEventKind
 from properties.checkers import merged, run_checkers
 from properties.history import History, parse
 from properties.rank_checkers import AGREEMENT

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine_under_test.types import Counters, Event, EventKind, FinishReason, RowId
+from engine_under_test.events import Counters, Event, EventKind
+from engine_under_test.types import FinishReason, RowId
 from properties.recount import Recount, differences, recount
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_under_test.errors import ProtocolError
+from engine_under_test.events import DeviceChoice, Race, RaceKind
 from engine_under_test.execution.schedule import TURN, Chance, Chooser, Delays, Priorities
 from engine_under_test.execution.simulated_device import SimulatedDevice, SimulatedFence
 from engine_under_test.seams import DeviceOp, Page, Stream
-from engine_under_test.types import DeviceChoice, Race, RaceKind
 
 A, B = Page("kv", 1), Page("kv", 2)
 HOST_PAGE = Page("pinned", 0)

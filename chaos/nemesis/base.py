@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chaos.faults import Fault, FaultKind
-from engine_under_test.types import LinkFault
+from engine_under_test.caps import LinkFault
 from properties.op import Op, OpKind
 
 Ops = tuple[Op, ...]

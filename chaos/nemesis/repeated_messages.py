@@ -6,7 +6,7 @@ from typing import Final
 
 from chaos.faults import Fault, FaultKind
 from chaos.nemesis.base import Nemesis, Ops, befall
-from engine_under_test.types import LinkFault
+from engine_under_test.caps import LinkFault
 
 
 def _repeat(_fault: Fault) -> Ops:

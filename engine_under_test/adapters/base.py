@@ -12,7 +12,7 @@ Not promised by a target, hence not to be relied upon: whether equal blocks are 
 visible to look-ups at once or later (but never before it is committed); whether evicted-later blocks stand in the free list;
 which free block is taken. What a target can not show is "not observable", which is never the same as passed.
 
-Optional verbs are present exactly when `engine_under_test.types.Caps` says so: call them only then.
+Optional verbs are present exactly when `engine_under_test.caps.Caps` says so: call them only then.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from engine_under_test.caps import Caps, LinkFault
+from engine_under_test.events import Event
 from engine_under_test.execution.runner import Mover
-from engine_under_test.types import Admission, Caps, Event, LinkFault, Output, PlannedStep, Request, Snapshot, StepResult
+from engine_under_test.types import Admission, Output, PlannedStep, Request, Snapshot, StepResult
 
 
 class Target(Protocol):

@@ -7,28 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from engine_under_test.book import Book
+from engine_under_test.caps import Caps, DeclaredOrder, LinkFault, VictimSet
 from engine_under_test.config import EngineConfig, Order
 from engine_under_test.engine import Engine
+from engine_under_test.events import Counters, Event
 from engine_under_test.execution.runner import Move, Mover
 from engine_under_test.kv.prefix_index import blake2b_16
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.seams import Clock, Fence, Hasher, Observer
-from engine_under_test.types import (
-    Admission,
-    Caps,
-    Counters,
-    DeclaredOrder,
-    Event,
-    LinkFault,
-    Output,
-    Plan,
-    PlannedStep,
-    Request,
-    Reservation,
-    Snapshot,
-    StepResult,
-    VictimSet,
-)
+from engine_under_test.types import Admission, Output, Plan, PlannedStep, Request, Reservation, Snapshot, StepResult
 
 if TYPE_CHECKING:
     from engine_under_test.remote import RemotePrefixes

@@ -18,14 +18,13 @@ from typing import Any
 
 from engine_under_test.adapters.transformers_parts import Memory, Options, load_library, processor_for
 from engine_under_test.adapters.transformers_rows import Row, rows_of
+from engine_under_test.caps import Caps, DeclaredOrder, VictimSet
 from engine_under_test.config import EngineConfig
 from engine_under_test.kv.prefix_index import namespace_of
 from engine_under_test.scheduling.admission import refusal_at_the_door
 from engine_under_test.types import (
     Admission,
     BlockCopy,
-    Caps,
-    DeclaredOrder,
     FinishReason,
     Output,
     Plan,
@@ -39,7 +38,6 @@ from engine_under_test.types import (
     Snapshot,
     Status,
     StepResult,
-    VictimSet,
 )
 
 _PLAIN_OPTIONS = Options()

@@ -17,8 +17,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from engine_under_test.errors import ConfigError, RankLost
+from engine_under_test.events import Counters
 from engine_under_test.seams import RankGroup
-from engine_under_test.types import Counters
 
 
 class Engine(Protocol):

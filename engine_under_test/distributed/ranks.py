@@ -27,8 +27,9 @@ from engine_under_test.distributed.rank_messages import Beat, Crashed, Executed,
 from engine_under_test.distributed.rank_processes import Launcher, Processes, RankProcess
 from engine_under_test.distributed.rank_vitals import Vitals
 from engine_under_test.errors import AssayError, ProtocolError, RankLost, RunnerError
+from engine_under_test.events import RankEvent, RankEventKind
 from engine_under_test.seams import Clock
-from engine_under_test.types import Plan, RankEvent, RankEventKind, Reservation, StepResult
+from engine_under_test.types import Plan, Reservation, StepResult
 
 _END_S = 5.0  # how long a killed process may take to go
 _CAUSE_S = 1.0  # how long a failed collective waits for the rank that caused it to be seen dead

@@ -14,8 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from engine_under_test.events import Race, RaceKind
 from engine_under_test.seams import DeviceOp, Page, Stream
-from engine_under_test.types import Race, RaceKind
 
 HOST = "host"
 _THREADS: tuple[str, ...] = (HOST, *Stream)

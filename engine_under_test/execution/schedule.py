@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
+from engine_under_test.events import DeviceChoice
 from engine_under_test.seams import Stream
-from engine_under_test.types import DeviceChoice
 
 TURN = 1024  # places in a turn
 HOST = "host"

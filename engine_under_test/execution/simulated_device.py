@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from engine_under_test.errors import ProtocolError
+from engine_under_test.events import DeviceChoice, Race
 from engine_under_test.execution.races import Clock, RaceDetector, join
 from engine_under_test.execution.schedule import TURN, Chooser, Delays
 from engine_under_test.seams import DeviceOp, Fence, Page, Stream
-from engine_under_test.types import DeviceChoice, Race
 
 _REMEMBERED = 512  # operations, for a loss of the device
 _SPINS = 64  # times that a host asks in vain before it gives way, as whoever spins must (Musuvathi and Qadeer, PLDI 2008)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from engine_under_test.events import Event, EventKind, event_of
 from engine_under_test.kv.record import Change, Record
-from engine_under_test.types import Event, EventKind, event_of
 
 # Looked up once: a member of an enumeration costs as much as the event itself.
 _LAUNCHED, _SCHEDULED, _OWNED, _EVICTED = EventKind.LAUNCHED, EventKind.SCHEDULED, EventKind.OWNED, EventKind.EVICTED

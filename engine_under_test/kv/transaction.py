@@ -14,12 +14,13 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from engine_under_test.errors import OutOfBlocks, ProtocolError
+from engine_under_test.events import Event, EventKind, event_of
 from engine_under_test.kv.block_pool import BlockPool
 from engine_under_test.kv.prefix_index import PrefixIndex, blake2b_16, media_in
 from engine_under_test.kv.record import BlockTable, Change, Hit, Record, Take
 from engine_under_test.kv.telling import copy_owned, launched, owned
 from engine_under_test.seams import BlockGate, Fence, Hasher, Observer
-from engine_under_test.types import BlockCopy, Event, EventKind, Plan, PrefixEntry, Reservation, RowId, event_of
+from engine_under_test.types import BlockCopy, Plan, PrefixEntry, Reservation, RowId
 
 # Looked up once: a member of an enumeration costs as much as the event itself.
 _RESERVED, _COMMITTED, _PUBLISHED, _RELEASED = EventKind.RESERVED, EventKind.COMMITTED, EventKind.PUBLISHED, EventKind.RELEASED

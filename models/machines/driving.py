@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from engine_under_test.types import Caps, Event, Snapshot
+from engine_under_test.caps import Caps
+from engine_under_test.events import Event
+from engine_under_test.types import Snapshot
 from models.build import world_from
 from models.event_reach import EventReach
 from models.reach import disagreements

@@ -11,8 +11,10 @@ from collections.abc import Callable, Collection
 from collections.abc import Sequence as Items
 from typing import Protocol
 
+from engine_under_test.caps import Caps
 from engine_under_test.config import EngineConfig
 from engine_under_test.errors import OutOfBlocks
+from engine_under_test.events import Event, EventKind
 from engine_under_test.kv.prefix_index import namespace_of
 from engine_under_test.scheduling.admission import refusal_at_the_door
 from engine_under_test.scheduling.policy import key_for
@@ -20,9 +22,6 @@ from engine_under_test.scheduling.scheduler import View
 from engine_under_test.sequence import PlannedRow, Sequence
 from engine_under_test.types import (
     Admission,
-    Caps,
-    Event,
-    EventKind,
     FinishReason,
     Output,
     Plan,

@@ -9,24 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
 
+from engine_under_test.caps import Caps, VictimSet
 from engine_under_test.config import EngineConfig, Order
+from engine_under_test.events import Event
 from engine_under_test.kv.prefix_index import namespace_of
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.scheduling.scheduler import View
 from engine_under_test.seams import Hasher
 from engine_under_test.sequence import Sequence
-from engine_under_test.types import (
-    Adapter,
-    Caps,
-    Event,
-    Plan,
-    PlannedStep,
-    PrefixEntry,
-    Request,
-    Reservation,
-    Snapshot,
-    VictimSet,
-)
+from engine_under_test.types import Adapter, Plan, PlannedStep, PrefixEntry, Request, Reservation, Snapshot
 from models.targets.alone import Alone, Flight
 
 _NEVER = 10**6  # a bound that an erratic planner does not promise

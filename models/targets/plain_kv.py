@@ -9,8 +9,9 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from engine_under_test.errors import OutOfBlocks
+from engine_under_test.events import Event, EventKind
 from engine_under_test.kv.record import BlockTable
-from engine_under_test.types import BlockCopy, Event, EventKind, Plan, Reservation, RowId
+from engine_under_test.types import BlockCopy, Plan, Reservation, RowId
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,18 +17,17 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from engine_under_test.caps import Caps, ReferenceModel
 from engine_under_test.config import EngineConfig
 from engine_under_test.errors import ProtocolError
 from engine_under_test.seams import Hasher
 from engine_under_test.types import (
     Admission,
-    Caps,
     FinishReason,
     Media,
     Output,
     Plan,
     PlannedStep,
-    ReferenceModel,
     RefusalReason,
     Request,
     Reservation,

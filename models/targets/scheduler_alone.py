@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 
 from engine_under_test.adapters.ours import caps_of
+from engine_under_test.caps import Caps
 from engine_under_test.config import EngineConfig
+from engine_under_test.events import Event
 from engine_under_test.scheduling.scheduler import Scheduler, View
 from engine_under_test.sequence import Sequence
-from engine_under_test.types import Caps, Event, Plan, Reservation, Snapshot
+from engine_under_test.types import Plan, Reservation, Snapshot
 from models.targets.alone import Alone, Planner
 from models.targets.plain_kv import PlainKv
 

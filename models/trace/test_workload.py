@@ -7,7 +7,8 @@ from itertools import islice
 
 import pytest
 
-from engine_under_test.types import Event, EventKind, Request, SamplingParams
+from engine_under_test.events import Event, EventKind
+from engine_under_test.types import Request, SamplingParams
 from models.build import hasher_of, target_from
 from models.shrink import run_once
 from models.targets.planted import FreedAtAbortAndAgain

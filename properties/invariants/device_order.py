@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine_under_test.types import Race, RaceKind
+from engine_under_test.events import Race, RaceKind
 from properties.invariants.predicate import Predicate, predicate, violation
 from properties.moment import Moment
 from properties.verdict import Violation

@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine_under_test.types import (
-    Counters,
-    DeclaredOrder,
-    Event,
-    EventKind,
-    FinishReason,
-    Output,
-    Plan,
-    PlannedStep,
-    Reservation,
-    RowId,
-    Status,
-)
+from engine_under_test.caps import DeclaredOrder
+from engine_under_test.events import Counters, Event, EventKind
+from engine_under_test.types import FinishReason, Output, Plan, PlannedStep, Reservation, RowId, Status
 from properties.invariants.examples import (
     CACHED,
     CAPS,

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from engine_under_test.caps import Caps, VictimSet
 from engine_under_test.types import (
     Adapter,
     BlockCopy,
-    Caps,
     Plan,
     PlannedStep,
     PrefixEntry,
@@ -31,7 +31,6 @@ from engine_under_test.types import (
     Snapshot,
     Status,
     StepResult,
-    VictimSet,
 )
 from properties.moment import ChoiceFacts, Content, Execution, NoiseAddress
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import chain
 from typing import Final
 
-from engine_under_test.types import Caps, EventKind, PrefixEntry
+from engine_under_test.caps import Caps
+from engine_under_test.events import EventKind
+from engine_under_test.types import PrefixEntry
 from properties.invariants.predicate import Predicate, blocks_named, predicate, violation
 from properties.invariants.reading import reading
 from properties.moment import Happening, Moment

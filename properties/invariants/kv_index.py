@@ -5,7 +5,9 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Final
 
-from engine_under_test.types import Caps, EventKind, PrefixEntry, Request
+from engine_under_test.caps import Caps
+from engine_under_test.events import EventKind
+from engine_under_test.types import PrefixEntry, Request
 from properties.invariants.predicate import Predicate, blocks_named, predicate, row_named, violation
 from properties.moment import Content, Happening, Moment
 from properties.verdict import Violation

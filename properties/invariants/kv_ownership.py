@@ -8,7 +8,9 @@ from functools import lru_cache
 from itertools import chain
 from typing import Final
 
-from engine_under_test.types import PADDING_BLOCK, Caps, EventKind, ReferenceModel
+from engine_under_test.caps import Caps, ReferenceModel
+from engine_under_test.events import EventKind
+from engine_under_test.types import PADDING_BLOCK
 from properties.invariants.predicate import HOLDERS, Predicate, blocks_named, predicate, violation
 from properties.invariants.reading import Reading, reading
 from properties.moment import Happening, Moment

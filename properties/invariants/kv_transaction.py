@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final
 
-from engine_under_test.types import Caps, PrefixEntry, Snapshot
+from engine_under_test.caps import Caps
+from engine_under_test.types import PrefixEntry, Snapshot
 from properties.invariants.predicate import SEQUENCES, Predicate, blocks_named, predicate, row_named, violation
 from properties.invariants.reading import reading
 from properties.moment import Happening, Moment

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from engine_under_test.types import Caps
+from engine_under_test.caps import Caps
 from properties.invariants.predicate import Predicate
 from properties.moment import Happening, Moment
 from properties.verdict import Violation

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
-from engine_under_test.types import Caps
+from engine_under_test.caps import Caps
 from properties.invariants.catalogue import CATALOGUE
 from properties.invariants.view import SEQUENCES, TABLES, bits_of
 from properties.moment import Happening, Moment

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from engine_under_test.types import EventKind, RowId
+from engine_under_test.events import EventKind
+from engine_under_test.types import RowId
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
 from properties.invariants.reading import ChoiceKey
 from properties.moment import Happening, Moment

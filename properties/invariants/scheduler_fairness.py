@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine_under_test.types import Caps, DeclaredOrder, ReferenceModel, SequenceSnapshot, VictimSet
+from engine_under_test.caps import Caps, DeclaredOrder, ReferenceModel, VictimSet
+from engine_under_test.types import SequenceSnapshot
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
 from properties.invariants.reading import ChoiceKey, plan_reading
 from properties.moment import Happening, Moment

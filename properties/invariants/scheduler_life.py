@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter, itemgetter
 from typing import Final, cast
 
-from engine_under_test.types import Counters, FinishReason, Output, ReferenceModel, RowId, SequenceSnapshot, Status
+from engine_under_test.caps import ReferenceModel
+from engine_under_test.events import Counters
+from engine_under_test.types import FinishReason, Output, RowId, SequenceSnapshot, Status
 from properties.invariants.predicate import SEQUENCES, Predicate, blocks_named, predicate, row_named, violation
 from properties.invariants.reading import reading
 from properties.moment import ChoiceFacts, Happening, Moment
@@ -226,7 +228,7 @@ _row_of = cast("Callable[[SequenceSnapshot], RowId]", itemgetter(slice(4)))  # e
 def tables_equal_a_recount(moment: Moment) -> Violation | None:
     """SC-14: each choice owns the blocks that the events of the run say, in the order of its table; at audits, nobody else any.
 
-    Source: engine_under_test/types.py, EventKind ("every transition of a request, a plan or a block").
+    Source: engine_under_test/events.py, EventKind ("every transition of a request, a plan or a block").
     """
     told, seen = moment.told_tables, moment.view
     assert told is not None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Final
 
-from engine_under_test.types import Caps, DeclaredOrder, Plan, SequenceSnapshot, VictimSet
+from engine_under_test.caps import Caps, DeclaredOrder, VictimSet
+from engine_under_test.types import Plan, SequenceSnapshot
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
 from properties.invariants.reading import ChoiceKey, reading
 from properties.moment import ChoiceFacts, Happening, Moment

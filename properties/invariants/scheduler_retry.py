@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine_under_test.types import Caps, FinishReason
+from engine_under_test.caps import Caps
+from engine_under_test.types import FinishReason
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
 from properties.moment import Happening, Moment
 from properties.verdict import Violation

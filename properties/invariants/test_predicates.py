@@ -8,23 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from engine_under_test.types import (
-    Adapter,
-    Caps,
-    DeclaredOrder,
-    Event,
-    EventKind,
-    FinishReason,
-    Misdeclared,
-    Output,
-    PrefixEntry,
-    Race,
-    RaceKind,
-    ReferenceModel,
-    RowId,
-    Status,
-    VictimSet,
-)
+from engine_under_test.caps import Caps, DeclaredOrder, ReferenceModel, VictimSet
+from engine_under_test.events import Event, EventKind, Misdeclared, Race, RaceKind
+from engine_under_test.types import Adapter, FinishReason, Output, PrefixEntry, RowId, Status
 from properties.invariants import ALL, CATALOGUE, MOST_DANGEROUS, Panel, Predicate
 from properties.invariants.example_moments import GOOD
 from properties.invariants.examples import B_CONTENTS, B_ENTRIES, C_ENTRIES, CAPS, FOREIGN, changed

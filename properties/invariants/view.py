@@ -11,7 +11,8 @@ from itertools import chain, compress, zip_longest
 from operator import attrgetter, is_not, itemgetter
 from typing import Final
 
-from engine_under_test.types import EventKind, Output, PrefixEntry, RowId, SequenceSnapshot
+from engine_under_test.events import EventKind
+from engine_under_test.types import Output, PrefixEntry, RowId, SequenceSnapshot
 from properties.invariants.reading import (
     OF_QUEUE,
     OF_SEQUENCES,
