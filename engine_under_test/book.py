@@ -40,6 +40,7 @@ class Book:
         "deadlines",
         "generation",
         "live",
+        "max_drafts",
         "may_admit",
         "next_plan_id",
         "num_loading",
@@ -57,6 +58,7 @@ class Book:
         self.oldest_in_flight: int | None = None
         self.only: Collection[Sequence] | None = None
         self.may_admit = True
+        self.max_drafts = 0
         self._kv = kv
         self._key = key_for(config.order)
         self.live: dict[str, LiveRequest] = {}

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from engine_under_test.book import Book, LiveRequest
 from engine_under_test.config import EngineConfig
+from engine_under_test.drafting import Drafting
 from engine_under_test.errors import OutOfBlocks, ProtocolError, RunnerError
 from engine_under_test.events import Counters
 from engine_under_test.execution.runner import Runner
@@ -71,6 +72,7 @@ class Engine:
         observer: Observer | None = None,
         scheduler: Scheduler | None = None,
         remote: Callable[[KvTransaction, Book], RemotePrefixes] | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         self.config = config
         self._journal = Journal(observer)
@@ -86,6 +88,9 @@ class Engine:
             has_prefix_cache=config.prefix_cache,
         )
         self._book = Book(config, self._kv)
+        self._drafting = drafting
+        if drafting is not None:
+            self._book.max_drafts = drafting.max_drafts
         self._in_flight = Flights()
         self._remote = None if remote is None else remote(self._kv, self._book)
         self._reserved: InFlight | None = None
@@ -186,6 +191,8 @@ class Engine:
             if victims := scheduler.choose_victims(book):
                 preempted += [self._preempt(seq) for seq in victims]
             book.may_admit = not preempted
+            if self._drafting is not None:
+                self._drafting.ask(book)
             plan = scheduler.plan(book)
             is_second_try = book.only is not None
             if plan is None:
@@ -302,6 +309,7 @@ class Engine:
             self._remote.restart()
             book.num_loading = 0
         for seq in list(book.running):
+            self._forget_drafts(seq)
             book.leave(seq)
             seq.begin_again()
             book.wait(seq)
@@ -321,7 +329,12 @@ class Engine:
     def _confirm(self, flight: InFlight, result: StepResult) -> None:
         """The result of the oldest plan: first what it wrote is confirmed, then its tokens are applied row by row."""
         plan = flight.step.plan
-        self._kv.commit(plan.plan_id)
+        verified: dict[int, _Applied] = {}
+        if plan.num_drafts:
+            ends, verified = _apply_drafts(flight, result)
+            self._kv.commit(plan.plan_id, ends)
+        else:
+            self._kv.commit(plan.plan_id)
         if self._remote is not None:
             self._remote.store_published()
         self._journal.counters.committed += 1
@@ -329,13 +342,16 @@ class Engine:
         if result.prompt_logprobs:
             _tell_of_prompts(flight, result)
         told = result.logprobs or ((),) * len(flight.seqs)
-        for seq, epoch, count, tokens, logprobs in zip(
-            flight.seqs, plan.epochs, plan.num_tokens, result.tokens, told, strict=True
+        for row, (seq, epoch, count, tokens, logprobs) in enumerate(
+            zip(flight.seqs, plan.epochs, plan.num_tokens, result.tokens, told, strict=True)
         ):
             if seq.epoch != epoch:
                 self._journal.row_dropped(seq, epoch, plan.plan_id)
                 continue
             seq.rows = seq.rows[1:]
+            if row in verified:
+                self._emit_verified(seq, verified[row], tokens, plan.num_drafts[row], logprobs, plan.plan_id)
+                continue
             seq.committed_len += count
             if tokens:
                 self._emit(seq, tokens, plan.plan_id, logprobs)
@@ -346,16 +362,32 @@ class Engine:
 
     def _emit(self, seq: Sequence, tokens: tuple[int, ...], plan_id: int, logprobs: tuple[Logprobs, ...]) -> None:
         """Applies sampled tokens up to the end of the choice; what lies behind it is dropped."""
-        known = seq.tokens
-        index = len(known) - seq.prompt_len
-        reason = None
-        for token in tokens:
-            known.append(token)
-            reason = seq.finish_reason_after(token)
-            if reason is not None:
-                tokens = tuple(known[seq.prompt_len + index :])
-                break
-        self._journal.emitted(seq, index, tokens, reason, plan_id, logprobs[: len(tokens)])
+        kept, reason = seq.append(tokens)
+        self._tell(seq, kept, reason, plan_id, logprobs)
+        if reason is None and self._drafting is not None:
+            self._drafting.landed(seq, 0, 0)
+
+    def _emit_verified(
+        self,
+        seq: Sequence,
+        applied: _Applied,
+        tokens: tuple[int, ...],
+        num_drafts: int,
+        logprobs: tuple[Logprobs, ...],
+        plan_id: int,
+    ) -> None:
+        """The same for tokens that were applied before what they stand on was confirmed."""
+        kept, reason, end = applied
+        seq.committed_len = end
+        self._tell(seq, kept, reason, plan_id, logprobs)
+        if reason is None and self._drafting is not None:
+            self._drafting.landed(seq, num_drafts, len(tokens) - 1)
+
+    def _tell(
+        self, seq: Sequence, kept: tuple[int, ...], reason: FinishReason | None, plan_id: int, logprobs: tuple[Logprobs, ...]
+    ) -> None:
+        index = len(seq.tokens) - seq.prompt_len - len(kept)
+        self._journal.emitted(seq, index, kept, reason, plan_id, logprobs[: len(kept)])
         if reason is not None:
             self._close(self._book.live[seq.request.request_id], seq, reason)
 
@@ -381,6 +413,7 @@ class Engine:
         if self._remote is not None:
             self._remote.leave(seq)
             self._book.num_loading = self._remote.num_loading
+        self._forget_drafts(seq)
         self._kv.release(seq.table, seq.row_id)
         self._book.leave(seq)
         seq.end()
@@ -412,11 +445,16 @@ class Engine:
         """A transaction of its own: the victim's blocks go, behind its plans in flight, and it waits to begin again."""
         row = seq.row_id
         self._journal.preempted(row)
+        self._forget_drafts(seq)
         self._kv.release(seq.table, row)
         self._book.leave(seq)
         seq.begin_again()
         self._book.wait(seq)
         return row
+
+    def _forget_drafts(self, seq: Sequence) -> None:
+        if self._drafting is not None:
+            self._drafting.forget(seq, seq.row_id)
 
     def _try_half(self, seqs: list[Sequence], was_second_try: bool, reason: str) -> None:
         """After a failed step: the first half of its rows is tried once more; the rows of a second try end."""
@@ -489,6 +527,30 @@ class Engine:
             else (),
         )
         return made
+
+
+class _Applied(NamedTuple):
+    """What a row's verified tokens came to: those kept, why the choice ends with them if it does, and up to where its slots
+    are confirmed: all tokens but the last one."""
+
+    kept: tuple[int, ...]
+    reason: FinishReason | None
+    end: int
+
+
+def _apply_drafts(flight: InFlight, result: StepResult) -> tuple[list[int], dict[int, _Applied]]:
+    """Applies the tokens of the rows with drafts; up to where every row of the plan is confirmed."""
+    plan = flight.step.plan
+    ends, applied = [], {}
+    columns = zip(flight.seqs, plan.epochs, plan.starts, plan.num_tokens, plan.num_drafts, result.tokens, strict=True)
+    for row, (seq, epoch, start, count, num_drafts, tokens) in enumerate(columns):
+        end = start + count
+        if num_drafts and seq.epoch == epoch:
+            kept, reason = seq.append(tokens)
+            end = len(seq.tokens) - 1
+            applied[row] = _Applied(kept, reason, end)
+        ends.append(end)
+    return ends, applied
 
 
 def _tell_of_prompts(flight: InFlight, result: StepResult) -> None:

@@ -91,13 +91,26 @@ def _require_fit(plan: Plan, result: StepResult, vocab_size: int) -> None:
         raise ProtocolError(f"the result of plan {plan.plan_id} must name the plan's rows in their order, found {result.rows}")
     if result.logprobs or result.prompt_logprobs or plan.outputs:
         _require_told(plan, result)
-    fits = list(map(len, result.tokens)) == list(plan.samples)
+    if plan.num_drafts:
+        _require_verified(plan, result)
+    fits = bool(plan.num_drafts) or list(map(len, result.tokens)) == list(plan.samples)
     sampled = list(chain.from_iterable(result.tokens))
     if not fits or (sampled and not 0 <= min(sampled) <= max(sampled) < vocab_size):
         raise ProtocolError(
             f"each sampling row of plan {plan.plan_id} must yield one token of the vocabulary and the others none, "
             f"found {result.tokens}"
         )
+
+
+def _require_verified(plan: Plan, result: StepResult) -> None:
+    """A row that samples yields its first drafts, as far as they stand, and one token more."""
+    for row, (tokens, drafts, samples) in enumerate(zip(result.tokens, plan.drafts(), plan.samples, strict=True)):
+        kept = tokens[:-1]
+        if bool(tokens) is not samples or len(kept) > len(drafts) or kept != drafts[: len(kept)]:
+            raise ProtocolError(
+                f"row {row} of plan {plan.plan_id} must yield drafts that stand and one token more, or none if it does not "
+                f"sample, found {tokens} behind the drafts {drafts}"
+            )
 
 
 def _require_told(plan: Plan, result: StepResult) -> None:

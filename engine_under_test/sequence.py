@@ -32,6 +32,8 @@ class Sequence:
         "adapter",
         "choice",
         "committed_len",
+        "drafted_at",
+        "drafts",
         "epoch",
         "has_asked",
         "incarnation",
@@ -54,6 +56,7 @@ class Sequence:
         "stop_ids",
         "table",
         "tokens",
+        "was_asked",
     )
 
     def __init__(self, request: Request, choice: int, incarnation: int, ordinal: int, namespace: bytes) -> None:
@@ -81,6 +84,9 @@ class Sequence:
         self.overtaken = 0  # later arrivals admitted since it last began to wait
         self.has_asked = False  # a remote pool was asked for its prefix since it last began to wait
         self.load: int | None = None  # the transfer that it waits for
+        self.drafts: tuple[int, ...] = ()  # proposed for what stands behind its tokens
+        self.drafted_at = 0  # how many tokens it had when it was asked for drafts last, under this epoch
+        self.was_asked = False  # a proposer may keep something of it, under this epoch
         self.is_aged = False  # was overtaken as often as the policy allows; stays first from then on
         self._memo: tuple[int, tuple[int, ...]] = (-1, ())
         self._seen: tuple[object, ...] = ()  # the state in which it was shown last, and what was shown then
@@ -144,6 +150,8 @@ class Sequence:
         self.table = self._new_table()
         self.overtaken = 0
         self.has_asked = False
+        self.drafts = ()
+        self.drafted_at = 0
 
     def end(self) -> None:
         self.epoch += 1
@@ -153,6 +161,17 @@ class Sequence:
 
     def _identify(self) -> None:
         self.row_id = RowId(self.request.request_id, self.choice, self.incarnation, self.epoch)
+
+    def append(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Takes in the next tokens of its output, up to its end: those taken, and why it ends with them if it does."""
+        known = self.tokens
+        num_before = len(known)
+        for token in tokens:
+            known.append(token)
+            reason = self.finish_reason_after(token)
+            if reason is not None:
+                return tuple(known[num_before:]), reason
+        return tokens, None
 
     def finish_reason_after(self, token: int) -> FinishReason | None:
         """Why the choice ends with `token`, the last of its tokens, if it does (SC-12).

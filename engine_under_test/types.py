@@ -216,6 +216,8 @@ class Plan:
     of ``token_ids`` is ``num_tokens[i] - num_pending[i]`` long. ``samples[i]``: the row's last position yields a token.
     ``outputs[i]``: the output so far, as the host knows it, of a choice whose sampling needs it, else None; () if no row's
     does. What of it is still in flight, the device adds.
+    ``num_drafts[i]``: so many of the row's last input tokens are *drafts*, guesses at what the tokens before them lead to; they
+    count in ``num_tokens``. The row then yields the drafts that stand, and one token more. () if no row has any.
     """
 
     plan_id: int  # never used twice (SK-3), rising in launch order
@@ -231,6 +233,7 @@ class Plan:
     samples: tuple[bool, ...]
     hit_blocks: tuple[tuple[int, ...], ...]
     outputs: tuple[tuple[int, ...] | None, ...] = ()
+    num_drafts: tuple[int, ...] = ()
     _row_ids: tuple[RowId, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -239,6 +242,16 @@ class Plan:
 
     def row_id(self, row: int) -> RowId:
         return self.row_ids()[row]
+
+    def drafts(self) -> tuple[tuple[int, ...], ...]:
+        """The drafts of each row."""
+        if not self.num_drafts:
+            return ((),) * len(self.requests)
+        end, found = 0, []
+        for count, pending, num in zip(self.num_tokens, self.num_pending, self.num_drafts, strict=True):
+            end += count - pending
+            found.append(self.token_ids[end - num : end])
+        return tuple(found)
 
     def row_ids(self) -> tuple[RowId, ...]:
         """The identities of the rows, made once."""

@@ -69,8 +69,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "minisgl-set-order-across-ranks",
         "https://github.com/sgl-project/mini-sglang/pull/113",
         _MODELS,
-        '        return self._sum(super()._digests(read, rows), "digests")\n',
-        "        found = super()._digests(read, rows)\n"
+        '        return self._sum(super()._digests(read, places), "digests")\n',
+        "        found = super()._digests(read, places)\n"
         "        order = slice(None, None, -1 if self._collectives.rank else 1)\n"
         '        return self._sum(found[order].copy(), "digests")[order]\n',
         "A rank puts the rows of a batch in an order of its own, and sums of different requests are added up.",

@@ -17,6 +17,7 @@ from engine_under_test.distributed.rank_config import Backend, FingerprintModel,
 from engine_under_test.execution import cells as law
 from engine_under_test.execution.fingerprint import FingerprintRunner, Rows
 from engine_under_test.execution.transformer import TransformerRunner
+from engine_under_test.execution.verifying import Places
 from engine_under_test.model.load import load_weights
 from engine_under_test.model.sharding import shard
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
@@ -100,8 +101,8 @@ class SplitFingerprints(FingerprintRunner):
         whole = self._read(rows.blocks)
         return [whole[2 * begin : 2 * (begin + end)] for begin, end in zip(rows.begins, rows.ends, strict=True)]
 
-    def _digests(self, read: Sequence[law.Words], rows: Rows) -> law.Words:
-        return self._sum(super()._digests(read, rows), "digests")
+    def _digests(self, read: Sequence[law.Words], places: Places) -> law.Words:
+        return self._sum(super()._digests(read, places), "digests")
 
     def _sum(self, words: law.Words, what: str) -> law.Words:
         self._collectives.all_reduce(torch.from_numpy(words.view(np.int64)), what)

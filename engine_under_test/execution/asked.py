@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engine_under_test.execution.verifying import Places
 from engine_under_test.sampling.logprobs import told
 from engine_under_test.types import History, Logprobs, Plan, RowId
 
@@ -30,19 +31,22 @@ class PromptPart(NamedTuple):
     num_others: int
 
 
-def histories(plan: Plan, rows: Sequence[int], in_flight: TokenInFlight) -> list[History | None] | tuple[()]:
-    """For these rows what `Draws.histories` wants. ``in_flight``: the token that a row sampled for a position, which the host
-    did not know when it planned."""
+def histories(plan: Plan, places: Places, in_flight: TokenInFlight) -> list[History | None] | tuple[()]:
+    """For these places what `Draws.histories` wants. ``in_flight``: the token that a row sampled for a position, which the host
+    did not know when it planned. A draft counts as output for the places behind it."""
     if not plan.outputs:
         return ()
     found: list[History | None] = []
-    for row in rows:
+    drafts = plan.drafts()
+    for row, end in zip(places.rows, places.positions, strict=True):
         output, prompt = plan.outputs[row], plan.requests[row].prompt
         if output is None:
             found.append(None)
             continue
-        missing = range(len(prompt) + len(output), plan.starts[row] + plan.num_tokens[row])
-        found.append(History(prompt, output + tuple([in_flight(plan.row_id(row), position) for position in missing])))
+        first = plan.starts[row] + plan.num_tokens[row] - len(drafts[row])  # the position of the first draft
+        missing = range(len(prompt) + len(output), min(end, first))
+        known = output + tuple([in_flight(plan.row_id(row), position) for position in missing])
+        found.append(History(prompt, known + drafts[row][: max(end - first, 0)]))
     return found
 
 
@@ -69,12 +73,12 @@ def columns(
     parts: Sequence[PromptPart],
     prompt_logits: Iterable[npt.NDArray[np.float64]],
 ) -> Told:
-    """The two columns of a result: ``logprobs`` of the rows that sample, and of the prompt tokens of the parts, whose logits
-    come one after the other."""
+    """The two columns of a result: ``logprobs`` of the tokens of `rows`, one row as often as it has tokens, and of the prompt
+    tokens of the parts, whose logits come one after the other."""
     of_tokens: list[tuple[Logprobs, ...]] = [()] * plan.num_rows if logprobs else []
     for row, one in zip(rows, logprobs, strict=False):
         if one is not None:
-            of_tokens[row] = (one,)
+            of_tokens[row] += (one,)
     of_prompts: list[tuple[Logprobs, ...]] = [()] * plan.num_rows if parts else []
     logits = iter(prompt_logits)
     for row, positions, num_others in parts:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, compress
+from itertools import accumulate, chain
 
 import torch
 
 from engine_under_test.errors import RunnerError
 from engine_under_test.execution.asked import PromptPart, TokenInFlight, histories
+from engine_under_test.execution.verifying import places_of
 from engine_under_test.sampling.sampler import Draws
 from engine_under_test.types import Plan, Reservation, RowId
 
@@ -77,7 +78,8 @@ def lay_out(
     width = max(map(len, tables), default=0)
     padded = [[*table, *[0] * (width - len(table))] for table in tables]
     tokens, pending = _place_tokens(plan, begins)
-    sampled = [end - 1 for end in compress(begins[1:], plan.samples)]
+    rows, ends = places_of(plan)
+    sampled = [begins[row] - plan.starts[row] + end - 1 for row, end in zip(rows, ends, strict=True)]
     for part in parts:
         first = begins[part.row] - plan.starts[part.row]
         sampled += [first + position for position in part.positions]
@@ -107,14 +109,15 @@ def lay_out(
 
 def draws(plan: Plan, in_flight: TokenInFlight) -> Draws:
     """What the rows that sample ask of the sampler. ``in_flight``: see `asked.histories`."""
-    rows = list(compress(range(plan.num_rows), plan.samples))
+    places = places_of(plan)
+    rows = places.rows
     requests = [plan.requests[row] for row in rows]
     return Draws(
         [request.sampling for request in requests],
         [plan.choices[row] for row in rows],
-        [plan.starts[row] + plan.num_tokens[row] for row in rows],
+        places.positions,
         [len(request.prompt) for request in requests],
-        histories(plan, rows, in_flight),
+        histories(plan, places, in_flight),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain, compress, repeat
+from itertools import accumulate, chain, repeat
 from operator import add, attrgetter
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from engine_under_test.execution.device import ImmediateDevice
 from engine_under_test.execution.landing import DeviceLaunch, Outcome
 from engine_under_test.execution.moves import BlockMove, BlockMoves
 from engine_under_test.execution.streams import StepStreams, fills_and_copies, nothing
+from engine_under_test.execution.verifying import Places, places_of, stand
 from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Draws, sample_and_tell
@@ -48,7 +49,6 @@ class Rows(NamedTuple):
     blocks: list[int]  # of the positions below start + n of each row, row after row
     begins: list[int]  # where each row begins, in cells, when these blocks are read one after the other
     ids: tuple[RowId, ...]
-    sampled: tuple[int, ...]  # rows that sample
 
 
 class FingerprintLaunch(DeviceLaunch):
@@ -122,7 +122,7 @@ class FingerprintRunner:
         begins.pop()
         names = [request.request_id for request in plan.requests]
         ids = tuple(map(_ROW_ID, zip(names, plan.choices, plan.incarnations, plan.epochs, strict=True)))
-        rows = Rows(ends, blocks, begins, ids, tuple(compress(range(len(ends)), plan.samples)))
+        rows = Rows(ends, blocks, begins, ids)
         launch = FingerprintLaunch(plan, self._device, ids, tuple(accumulate(ends)))
         before, last = self._ops(reservation, blocks)
         launch.put(self._streams, before, last, (plan, reservation, rows), self._run)
@@ -228,16 +228,16 @@ class FingerprintRunner:
                 self._generation = plan.generation
                 self._sampled.clear()
             read = self._compute(plan, reservation, rows)
-            tokens, told = self._sample(read, plan, rows)
+            places = places_of(plan)
+            drawn, told = self._sample(read, plan, places)
         except Exception as error:
             return Outcome(None, error)
-        emitted: list[tuple[int, ...]] = [()] * len(rows.ids)
+        tokens, kept = stand(plan, places, drawn)
         sampled: dict[tuple[RowId, int], int] = {}  # for plans launched behind this one before the host has seen its tokens
-        for row, token in zip(rows.sampled, tokens, strict=True):
-            emitted[row] = (token,)
-            sampled[rows.ids[row], rows.ends[row]] = token
+        for number in kept:
+            sampled[rows.ids[places.rows[number]], places.positions[number]] = drawn[number]
         self._sampled.append(sampled)
-        return Outcome(tuple(emitted), None, read, told)
+        return Outcome(tokens, None, read, told)
 
     def _compute(self, plan: Plan, reservation: Reservation, rows: Rows) -> list[law.Words]:
         """Writes layer one, reads it through the tables, writes layer two, reads both: the cells read by each row."""
@@ -305,33 +305,36 @@ class FingerprintRunner:
                 return token
         raise RunnerError(f"row {row_id} wants a token in flight that none of the last launches sampled")
 
-    def _digests(self, read: Sequence[law.Words], rows: Rows) -> law.Words:
-        """What the cells read by each row that samples weigh together."""
-        weights, ends = self._weights, rows.ends
-        return np.array([read[row].dot(weights[: 2 * ends[row]]) for row in rows.sampled])
+    def _digests(self, read: Sequence[law.Words], places: Places) -> law.Words:
+        """What the cells read by a row weigh together, as far as they stand in front of each of its places."""
+        weights = self._weights
+        columns = zip(places.rows, places.positions, strict=True)
+        return np.array([read[row][: 2 * end].dot(weights[: 2 * end]) for row, end in columns])
 
-    def _sample(self, read: Sequence[law.Words], plan: Plan, rows: Rows) -> tuple[list[int], Told]:
-        """One token for each row that samples, from the digest of what it read, and what is told beside."""
-        sampled, ends = rows.sampled, rows.ends
+    def _sample(self, read: Sequence[law.Words], plan: Plan, places: Places) -> tuple[list[int], Told]:
+        """One token for each place, from the digest of what stands before it, and what is told of those that stand."""
+        sampled, positions = places
         parts = prompt_parts(plan) if plan.outputs else []
         if not sampled:
             return [], columns(plan, (), (), parts, self._prompt_logits(read, parts)) if parts else NOTHING_TOLD
-        digests = self._digests(read, rows)
-        digests += np.array([ends[row] for row in sampled], dtype=np.uint64)
+        digests = self._digests(read, places)
+        digests += np.array(positions, dtype=np.uint64)
         requests = [plan.requests[row] for row in sampled]
         draws = Draws(
             [request.sampling for request in requests],
             [plan.choices[row] for row in sampled],
-            [ends[row] for row in sampled],
+            positions,
             [len(request.prompt) for request in requests],
-            histories(plan, sampled, self._token_in_flight),
+            histories(plan, places, self._token_in_flight),
         )
         tokens, logprobs = sample_and_tell(
             law.logits(law.mix(digests), self._token_words), draws, self._noise, self._processors
         )
         if not (logprobs or parts):
             return tokens, NOTHING_TOLD
-        return tokens, columns(plan, sampled, logprobs, parts, self._prompt_logits(read, parts))
+        kept = stand(plan, places, tokens).kept
+        of_kept = [logprobs[number] for number in kept] if logprobs else ()
+        return tokens, columns(plan, [sampled[number] for number in kept], of_kept, parts, self._prompt_logits(read, parts))
 
     def _prompt_logits(self, read: Sequence[law.Words], parts: Sequence[PromptPart]) -> Iterator[npt.NDArray[np.float64]]:
         """The logits behind each position of each part, in turn."""

@@ -11,7 +11,6 @@ reads what nobody wrote for him has NaN among his logits, and no token is taken 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import compress
 
 import torch
 
@@ -27,6 +26,7 @@ from engine_under_test.execution.moves import BlockMove, BlockMoves
 from engine_under_test.execution.products import PackedProduct, choose_product
 from engine_under_test.execution.streams import StepStreams, fills_and_copies, nothing
 from engine_under_test.execution.tiles import FixedTiles
+from engine_under_test.execution.verifying import places_of, stand
 from engine_under_test.model.llama import Product
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights
 from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors
@@ -199,28 +199,28 @@ class TransformerRunner:
             self._last.begin(plan.generation)
             parts = prompt_parts(plan) if plan.outputs else []
             whole = self._compute(plan, reservation, parts)
-            rows = list(compress(range(plan.num_rows), plan.samples))
+            places = places_of(plan)
+            rows = list(places.rows)
             logits = whole[: len(rows)]
             _require_finite(plan, rows + [part.row for part in parts for _ in part.positions], whole)
             asked = draws(plan, self._last.find)
             if rows:
                 self._memory.take("tokens on the host", _TOKEN_BYTES * len(rows), Space.HOST)
-            tokens, logprobs = sample_and_tell(logits, asked, self._noise, self._processors) if rows else Sampled([])
+            drawn, logprobs = sample_and_tell(logits, asked, self._noise, self._processors) if rows else Sampled([])
+            tokens, kept = stand(plan, places, drawn)
             told = NOTHING_TOLD
             if logprobs or parts:
                 prompt_logits = whole[len(rows) :].to("cpu", torch.float64).numpy()
-                told = columns(plan, rows, logprobs, parts, prompt_logits)
+                of_kept = [logprobs[number] for number in kept] if logprobs else ()
+                told = columns(plan, [rows[number] for number in kept], of_kept, parts, prompt_logits)
         except torch.OutOfMemoryError as error:
             failure = RunnerError(f"out of device memory: {error}; run fewer rows at once, or make the pool smaller")
             return Outcome(None, failure, logits)
         except Exception as error:
             return Outcome(None, error, logits)
         row_ids = plan.row_ids()
-        self._last.remember(zip([row_ids[row] for row in rows], asked.positions, tokens, strict=True))
-        emitted: list[tuple[int, ...]] = [()] * plan.num_rows
-        for row, token in zip(rows, tokens, strict=True):
-            emitted[row] = (token,)
-        return Outcome(tuple(emitted), None, logits, told)
+        self._last.remember([(row_ids[rows[number]], places.positions[number], drawn[number]) for number in kept])
+        return Outcome(tokens, None, logits, told)
 
     def _compute(self, plan: Plan, reservation: Reservation, parts: Sequence[PromptPart]) -> torch.Tensor:
         """The logits of the rows that sample, then those of the parts of prompts."""

@@ -268,16 +268,20 @@ class KvTransaction:
             for event in launched(record, self.block_size):
                 self._observe(event)
 
-    def commit(self, plan_id: int) -> None:
+    def commit(self, plan_id: int, ends: list[int] | None = None) -> None:
         """The oldest plan in flight is confirmed: its rows own their blocks, full ones become visible to look-ups.
 
-        Rows whose table was released since (abort, preemption, end) confirm and publish nothing. Does not fail.
+        ``ends``: up to where each row is confirmed, if not all that it computed is: what lies behind was drafts that fell, and
+        blocks that hold nothing else are let go. The tables' tokens reach up to these ends. Rows whose table was released since
+        (abort, preemption, end) confirm and publish nothing. Does not fail.
         """
         record = self._in_flight[0]
         if record.plan.plan_id != plan_id or not record.is_launched:
             raise ProtocolError(f"plan {plan_id} is not the oldest plan in flight")
         self._in_flight.popleft()
         size, observe = self.block_size, self._observe
+        if ends is not None:
+            record.ends = ends
         for row, (table, end) in enumerate(zip(record.tables, record.ends, strict=True)):
             if table.is_released:
                 continue
@@ -293,8 +297,21 @@ class KvTransaction:
             if observe is not None and not change.table.is_released:
                 observe(copy_owned(record, row, change))
             self._let_go(change.source, plan_id)
+        if ends is not None:
+            self._trim(record)
         if observe is not None:
             observe(event_of((_COMMITTED, None, plan_id, (), 0, "")))
+
+    def _trim(self, record: Record) -> None:
+        """Gives back what only drafts that fell were written to, behind the plan that wrote them."""
+        for table, end in zip(record.tables, record.ends, strict=True):
+            num_blocks = -(-end // self.block_size)
+            if table.is_released or len(table.blocks) <= num_blocks:
+                continue
+            fence = table.last_plan
+            for block in reversed(table.blocks[num_blocks:]):
+                fence = self._let_go(block, fence)
+            table.blocks = table.blocks[:num_blocks]
 
     def _publish(self, table: BlockTable, num_full: int, plan: Plan, row_number: int) -> None:
         if table.cache_generation != self.cache_generation:

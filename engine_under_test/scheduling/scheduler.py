@@ -50,6 +50,10 @@ class View(Protocol):
         """Waiting sequences whose prefix is on its way from elsewhere: they are passed over."""
 
     @property
+    def max_drafts(self) -> int:
+        """For a row and step; 0: this engine does not speculate. What was proposed for whom stands in `Sequence.drafts`."""
+
+    @property
     def num_free(self) -> int: ...
     @property
     def num_quarantined(self) -> int: ...
@@ -114,19 +118,22 @@ class Scheduler:
         _plan_running(view, rows, room)
         if view.waiting and view.may_admit:
             _plan_waiting(view, rows, room)
+        if view.max_drafts and view.only is None:
+            _add_drafts(view, rows, room)
         return rows.to_plan(view) if rows.seqs else None
 
 
 class _Rows:
     """A plan in the making."""
 
-    __slots__ = ("counts", "hits", "seqs", "starts")
+    __slots__ = ("counts", "hits", "num_drafts", "seqs", "starts")
 
     def __init__(self) -> None:
         self.seqs: list[Sequence] = []
         self.starts: list[int] = []
         self.counts: list[int] = []
         self.hits: list[tuple[int, ...]] = []
+        self.num_drafts: dict[int, int] = {}  # by row
 
     def add(self, seq: Sequence, start: int, count: int, hits: tuple[int, ...]) -> None:
         self.seqs.append(seq)
@@ -150,6 +157,11 @@ class _Rows:
                 token_ids += tokens[start:end]
             pending.append(1 if end > known else 0)
             samples.append(end >= known and not seq.pending_forks)
+        num_drafts: tuple[int, ...] = ()
+        if self.num_drafts:
+            num_drafts = tuple([self.num_drafts.get(row, 0) for row in range(len(seqs))])
+            token_ids = _with_drafts(token_ids, counts, pending, seqs, num_drafts)
+            counts = [count + num for count, num in zip(counts, num_drafts, strict=True)]
         return Plan(
             view.next_plan_id,
             view.generation,
@@ -164,7 +176,22 @@ class _Rows:
             tuple(samples),
             tuple(self.hits),
             _outputs_of(seqs) if any(map(_needs_history, seqs)) else (),
+            num_drafts,
         )
+
+
+def _with_drafts(
+    token_ids: list[int], counts: list[int], pending: list[int], seqs: Items[Sequence], num_drafts: Items[int]
+) -> list[int]:
+    """Each row's known tokens, then its drafts."""
+    found: list[int] = []
+    begin = 0
+    for seq, count, is_pending, num in zip(seqs, counts, pending, num_drafts, strict=True):
+        end = begin + count - is_pending
+        found += token_ids[begin:end]
+        found += seq.drafts[:num]
+        begin = end
+    return found
 
 
 def _outputs_of(seqs: Items[Sequence]) -> tuple[tuple[int, ...] | None, ...]:
@@ -189,6 +216,7 @@ def _plan_running(view: View, rows: _Rows, room: Room) -> None:
     only = view.only
     free = room.free
     limit = min(room.rows, room.budget)
+    drafts_are_asked = view.max_drafts > 0
     prefills: list[tuple[Sequence, int]] = []
     seqs, starts = rows.seqs, rows.starts
     for seq in view.running:
@@ -205,6 +233,8 @@ def _plan_running(view: View, rows: _Rows, room: Room) -> None:
             continue
         if len(seqs) >= limit:
             continue
+        if drafts_are_asked and seq.rows and _waits_for_its_token(seq):
+            continue
         blocks = seq.table.blocks
         if start >= len(blocks) * size or (start % size and ref_counts[blocks[start // size]] > 1):
             if free < 1:
@@ -220,6 +250,14 @@ def _plan_running(view: View, rows: _Rows, room: Room) -> None:
     room.budget -= count
     if prefills:
         _plan_prefills(view, prefills, rows, room)
+
+
+def _waits_for_its_token(seq: Sequence) -> bool:
+    """A token of it is on its way, and drafts may be proposed behind that. (Behind drafts in flight nothing can be planned.)"""
+    if not seq.rows[-1].samples:
+        return False
+    had_none = not seq.drafts and seq.drafted_at == len(seq.tokens)
+    return not had_none or len(seq.rows) > 1
 
 
 def _plan_prefills(view: View, prefills: list[tuple[Sequence, int]], rows: _Rows, room: Room) -> None:
@@ -282,3 +320,22 @@ def _plan_waiting(view: View, rows: _Rows, room: Room) -> None:
         room.promised += max(whole, 0) + 2 * seq.pending_forks
         if seq.adapter is not None:
             room.adapters.add(seq.adapter)
+
+
+def _add_drafts(view: View, rows: _Rows, room: Room) -> None:
+    """What is left of the step goes to drafts, in the order of the rows: they never take a token or a row from anybody.
+
+    Blocks are taken for them only if nobody waits, and not those that running choices will want next.
+    """
+    size = view.config.block_size
+    spare = 0 if view.waiting else max(room.free - room.promised - len(view.running), 0)
+    for row, (seq, start, count) in enumerate(zip(rows.seqs, rows.starts, rows.counts, strict=True)):
+        drafts, end = seq.drafts, start + count
+        if not drafts or seq.drafted_at != len(seq.tokens) or end != len(seq.tokens):
+            continue
+        num_blocks = max(len(seq.table.blocks), -(-end // size))
+        width = min(len(drafts), room.budget, (num_blocks + spare) * size - end)
+        if width > 0:
+            spare -= max(-(-(end + width) // size) - num_blocks, 0)
+            room.budget -= width
+            rows.num_drafts[row] = width

@@ -1,0 +1,92 @@
+"""Drafts in the engine: who is asked for some, when, and who is told what became of them.
+
+Owns the proposer's side of a step. Never: which drafts still fit (`scheduling/scheduler.py`), their slots
+(`kv/transaction.py`), or whether they stand (the runner verifies them).
+
+When. Just before a plan is made, every running choice is asked whose tokens are all known, once for each state of them: what
+was proposed stays until a token comes, however often the choice is passed over, so that drafts depend on its text alone and not
+on what else ran. A choice with a token on its way waits for it, as long as anything is proposed for it at all: nobody knows
+where the token behind verified drafts will stand. If nothing was proposed, it runs ahead of one plan, as without speculation.
+So with overlap, plans take turns between choices with drafts. The rows of a failed step are tried again without drafts.
+
+What is told. `repair` follows each landing of a choice that was asked, and says how much of it stands. When a choice ends, is
+preempted or begins again, it is told that nothing does: so a proposer keeps nothing of a choice that is not there any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Sequence as Items
+from typing import Protocol
+
+from engine_under_test.sampling.noise import PhiloxNoise
+from engine_under_test.sampling.speculation import Ask, Proposal, Proposer, Repair, check_proposal
+from engine_under_test.seams import Noise
+from engine_under_test.sequence import Sequence
+from engine_under_test.types import RowId
+
+
+class Drafted(Protocol):
+    """Whom to ask: the running choices in order, and those alone that may be planned (None: all)."""
+
+    @property
+    def running(self) -> Items[Sequence]: ...
+    @property
+    def only(self) -> Collection[Sequence] | None: ...
+
+
+class Drafting:
+    """A proposer in the hands of an engine. ``most``: drafts for a row and step, if fewer than the proposer may name."""
+
+    def __init__(self, proposer: Proposer, *, most: int | None = None, noise: Noise | None = None) -> None:
+        self._proposer = proposer
+        self._noise: Noise = PhiloxNoise() if noise is None else noise
+        declared = proposer.declaration.max_drafts
+        self.max_drafts = declared if most is None else min(most, declared)
+        self.num_proposed = 0  # drafts that stood in a plan that landed
+        self.num_accepted = 0
+
+    def ask(self, book: Drafted) -> None:
+        """Has drafts proposed for everybody who may be asked now and was not yet."""
+        if book.only is not None:
+            return
+        seqs = [seq for seq in book.running if seq.drafted_at != len(seq.tokens) and _is_ready(seq)]
+        asks = []
+        for seq in seqs:
+            seq.drafted_at, seq.drafts = len(seq.tokens), ()
+            params = seq.request.sampling
+            width = min(self.max_drafts, params.max_tokens - (len(seq.tokens) - seq.prompt_len) - 1)
+            asks.append(Ask(seq.row_id, seq.tokens, params, width, seq.prompt_len))
+        wanted = [number for number, ask in enumerate(asks) if ask.width > 0]
+        if not wanted:
+            return
+        asks = [asks[number] for number in wanted]
+        proposal = self._propose(asks)
+        for number, drafts in zip(wanted, proposal.drafts, strict=True):
+            seqs[number].was_asked = True
+            seqs[number].drafts = drafts
+
+    def _propose(self, asks: list[Ask]) -> Proposal:
+        proposal = self._proposer.propose(asks, self._noise)
+        check_proposal(self._proposer.declaration, asks, proposal)
+        return proposal
+
+    def landed(self, seq: Sequence, num_drafts: int, num_accepted: int) -> None:
+        """A step of a choice that goes on has landed."""
+        self.num_proposed += num_drafts
+        self.num_accepted += num_accepted
+        if seq.was_asked:
+            self._proposer.repair((Repair(seq.row_id, num_accepted, len(seq.tokens)),))
+
+    def forget(self, seq: Sequence, row: RowId) -> None:
+        """The choice is over under this identity: ended, preempted, or void."""
+        if seq.was_asked:
+            seq.was_asked = False
+            self._proposer.repair((Repair(row, 0, 0),))
+
+
+def _is_ready(seq: Sequence) -> bool:
+    """All its tokens are known, and the next row computes the last of them alone."""
+    if seq.pending_forks or any(row.samples for row in seq.rows):
+        return False
+    return len(seq.tokens) - seq.scheduled_len == 1

@@ -1,0 +1,108 @@
+"""An engine that speculates: the tokens of every request as without drafts, whatever is proposed, and nothing left over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from engine_under_test import Engine, EngineConfig, FingerprintRunner, Request, SamplingParams
+from engine_under_test.drafting import Drafting
+from engine_under_test.sampling.proposers import PromptLookup, Scripted
+from engine_under_test.sampling.speculation import Proposer
+from engine_under_test.types import FinishReason
+
+CONFIG = EngineConfig(num_blocks=24, block_size=4, max_tokens_per_step=24, max_num_seqs=4, vocab_size=16)
+PROMPT = (1, 2, 3, 1, 2, 3, 1, 2)
+
+Told = dict[tuple[str, int], tuple[list[int], FinishReason | None]]
+
+
+def _requests(temperature: float = 0.0, **fields: object) -> list[Request]:
+    sampling = SamplingParams(max_tokens=12, temperature=temperature, **fields)  # type: ignore[arg-type]  # as callers say
+    return [
+        Request("a", PROMPT, sampling),
+        Request("b", PROMPT[:5], replace(sampling, seed=3)),
+        Request("c", (7,), replace(sampling, seed=9, n=2)),
+        Request("d", (5, 5, 5, 5, 5, 5), replace(sampling, seed=4)),
+    ]
+
+
+def _serve(config: EngineConfig, requests: Sequence[Request], drafting: Drafting | None = None) -> Told:
+    engine = Engine(config, FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size), drafting=drafting)
+    for request in requests:
+        assert engine.submit(request).is_accepted
+    told: Told = {}
+    for _ in range(1000):
+        if not engine.has_work and not engine.plans_in_flight:
+            break
+        engine.step()
+        for output in engine.take_outputs():
+            tokens, reason = told.get((output.request_id, output.choice), ([], None))
+            assert reason is None
+            assert output.index == len(tokens)
+            told[output.request_id, output.choice] = ([*tokens, *output.token_ids], output.finish_reason)
+    engine.poll()
+    assert sorted(engine.snapshot().free) == list(range(1, config.num_blocks + 1)), "every block came back"
+    return told
+
+
+def _knowing(requests: Sequence[Request], counts: Sequence[int], config: EngineConfig = CONFIG) -> Scripted:
+    """Proposes what the requests are going to say, for as many tokens as `counts` tells, then something else."""
+    texts = [
+        (*request.prompt, *tokens)
+        for request in requests
+        for (name, _), (tokens, _) in _serve(config, requests).items()
+        if name == request.request_id
+    ]
+
+    def truth(tokens: Sequence[int], width: int) -> Sequence[int]:
+        known = tuple(tokens)
+        text = next((each for each in texts if each[: len(known)] == known), known)
+        return (*text[len(known) :], *(0,) * width)[:width]
+
+    return Scripted(truth, counts, config.vocab_size, 4)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "warm"])
+@pytest.mark.parametrize("counts", [(0,), (1, 3, 0, 2), (4,)], ids=["none stand", "some stand", "all stand"])
+def test_tokens_are_those_without_drafts(depth: int, temperature: float, counts: tuple[int, ...]) -> None:
+    config = replace(CONFIG, max_plans_in_flight=depth + 1)
+    requests = _requests(temperature)
+    drafting = Drafting(_knowing(requests, counts))
+    assert _serve(config, requests, drafting) == _serve(CONFIG, requests)
+    assert drafting.num_proposed > 0
+    if max(counts):
+        assert drafting.num_accepted > 0
+    else:
+        assert drafting.num_accepted == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stop_token_ids": (3, 9)},
+        {"stop_token_ids": (3, 9, 1, 2), "min_tokens": 7},
+        {"repetition_penalty": 1.7, "frequency_penalty": 0.5, "presence_penalty": 0.3},
+        {"bad_words": ((1, 2), (3,))},
+        {"logit_bias": ((4, 5.0),), "top_k": 3, "top_p": 0.9},
+        {"logprobs": 2, "min_p": 0.05},
+    ],
+    ids=["stop", "min_tokens", "penalties", "bad words", "bias", "log-probabilities"],
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.5], ids=["greedy", "warm"])
+def test_options_are_in_force_behind_every_draft(fields: dict[str, object], temperature: float) -> None:
+    requests = _requests(temperature, **fields)
+    for proposer in (PromptLookup(4), _knowing(requests, (2, 4, 1))):
+        assert _serve(CONFIG, requests, Drafting(proposer)) == _serve(CONFIG, requests)
+
+
+@pytest.mark.parametrize("proposer", [PromptLookup(3)], ids=["prompt lookup"])
+@pytest.mark.parametrize("num_blocks", [8, 9, 11])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_small_pool_preempts_and_changes_no_token(proposer: Proposer, num_blocks: int, depth: int) -> None:
+    config = replace(CONFIG, num_blocks=num_blocks, max_tokens_per_step=8, max_plans_in_flight=depth + 1)
+    requests = _requests(1.0)
+    assert _serve(config, requests, Drafting(proposer)) == _serve(CONFIG, requests)
