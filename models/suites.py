@@ -20,6 +20,7 @@ from models.machines.scheduler import SchedulerMachine
 from models.machines.tally import Tally
 from models.reach import FLOOR_PR, Reach, missed
 from models.refusals import refusal_stories
+from models.rows_suite import SUITE as KEPT_ROWS
 from models.scenarios import Scenario
 from models.shrink import run_once, shrink_world
 from models.stories import odd_hash_stories, stories
@@ -140,4 +141,4 @@ DIRECTED = story_suite("directed", "directed stories", stories, DIRECTED_FLOORS,
 ODD_HASHES = story_suite("odd-hashes", "hashes that collide", _odd_hashes, (Reach.HASH_TWO_BIT, Reach.HASH_CONSTANT), 3.0)
 REFUSALS = story_suite("refusals", "every block refused once", refusal_stories, (Reach.REFUSED_BLOCK,), 3.0)
 
-SUITES: tuple[Suite, ...] = (KV, SCHEDULER, ENGINE, PORTABLE, RADIX, DIRECTED, ODD_HASHES, REFUSALS, WALK, TRACE)
+SUITES: tuple[Suite, ...] = (KV, SCHEDULER, ENGINE, PORTABLE, RADIX, DIRECTED, ODD_HASHES, REFUSALS, WALK, TRACE, KEPT_ROWS)
