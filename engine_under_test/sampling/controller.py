@@ -8,8 +8,8 @@ The estimate. Of a row that was given w drafts of which a stood, drafts 1..a sto
 lies behind it says nothing. So the chance that a draft stands when all before it did is counted for each depth, by bucket of
 batch size, with older plans discounted. A depth that was not tried lately is taken to be like the one before it. A step of R
 rows at width w commits R (1 + c1 + c1 c2 + ... + c1 ... cw) tokens; it costs what verifying R (w + 1) tokens costs, a line
-fitted to the steps seen, and w times what a round of drafting costs. While requests wait, the place in the step that a draft takes from
-a prompt has its price too.
+fitted to the steps seen, and w times what a round of drafting costs. While requests wait, the place in the step that a draft
+takes from a prompt has its price too.
 
 The choice is slow on purpose: costs are smoothed, another width must be better by a margin, a width is kept for some plans, and
 the next one is a neighbour in the list of widths. Only a lack of blocks acts at once. A width that is kept says little of the
@@ -55,12 +55,13 @@ class Seconds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """``widths``: the prepared ones, rising, 0 the first. ``memory``: trials after which what was seen of acceptance has lost two thirds of
-    its weight; ``cost_memory``: plans, of costs. ``smoothing``: share of the newest estimate in a width's cost. ``margin``: by
-    which share another width must be cheaper. ``dwell``: plans for which a width is kept at least. ``probe_every``: plans between two tries of a neighbour.
-    ``spare_blocks``: kept free of drafts for each row. ``buckets``: largest batch of each, rising; the last one has no end.
-    ``first_chance``: of a draft to stand, before anything was seen, with the weight of ``first_weight`` rows. ``first_costs``:
-    seconds of a step, of a token in it and of a round of drafting, likewise."""
+    """``widths``: the prepared ones, rising, 0 the first. ``memory``: trials after which what was seen of acceptance has lost
+    two thirds of its weight; ``cost_memory``: plans, of costs. ``smoothing``: share of the newest estimate in a width's cost.
+    ``margin``: by which share another width must be cheaper. ``dwell``: plans for which a width is kept at least.
+    ``probe_every``: plans between two tries of a neighbour. ``spare_blocks``: kept free of drafts for each row. ``buckets``:
+    largest batch of each, rising; the last one has no end. ``first_chance``: of a draft to stand, before anything was seen,
+    with the weight of ``first_weight`` rows. ``first_costs``: seconds of a step, of a token in it and of a round of drafting,
+    likewise."""
 
     widths: tuple[int, ...] = (0, 1, 2, 4)
     memory: float = 64.0
