@@ -59,6 +59,8 @@ def _place(k: int) -> str:
 _WORDS: dict[OpKind, Callable[[Op], tuple[str, str]]] = {
     OpKind.ADD: _add,
     OpKind.ABORT: lambda op: (f"abort {op.request_id}", ""),
+    OpKind.LOAD_ADAPTER: lambda op: (f"load adapter {op.request_id} v{op.k}", "older versions take no more requests"),
+    OpKind.UNLOAD_ADAPTER: lambda op: (f"unload adapter {op.request_id} v{op.k}", "it takes no more requests"),
     OpKind.STEP: lambda _op: ("step", "plan, execute, commit, deliver"),
     OpKind.PLAN: lambda _op: ("plan", "the next step is reserved and launched"),
     OpKind.LAND: lambda op: (f"land {op.k}", f"the result of {_place(op.k)} plan in flight arrives"),

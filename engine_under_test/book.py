@@ -9,12 +9,13 @@ from bisect import insort
 from collections.abc import Collection
 from collections.abc import Sequence as Items
 
+from engine_under_test.adapter_book import AdapterBook
 from engine_under_test.config import EngineConfig, Order
 from engine_under_test.kv.prefix_index import namespace_of
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.scheduling.policy import key_for
 from engine_under_test.sequence import Sequence
-from engine_under_test.types import Request, Status
+from engine_under_test.types import Adapter, Request, Status
 
 
 class LiveRequest:
@@ -35,6 +36,7 @@ class Book:
     __slots__ = (
         "_key",
         "_kv",
+        "adapters",
         "by_row",
         "config",
         "deadlines",
@@ -60,6 +62,7 @@ class Book:
         self.may_admit = True
         self.max_drafts = 0
         self._kv = kv
+        self.adapters = AdapterBook(config.adapters, config.max_active_adapters)
         self._key = key_for(config.order)
         self.live: dict[str, LiveRequest] = {}
         self.by_row: dict[tuple[str, int], Sequence] = {}
@@ -80,6 +83,14 @@ class Book:
     @property
     def ref_counts(self) -> Items[int]:
         return self._kv.pool.ref_counts
+
+    @property
+    def num_adapter_slots(self) -> int:
+        return self.adapters.num_slots
+
+    @property
+    def adapters_in_flight(self) -> Collection[Adapter]:
+        return self.adapters.in_flight
 
     def is_free(self, block: int) -> bool:
         return bool(self._kv.pool.is_free[block])
@@ -103,6 +114,8 @@ class Book:
         """Enters an accepted request with its first choice, or with all of them if there is no prompt to share."""
         live = LiveRequest(request, ordinal)
         self.live[request.request_id] = live
+        if request.adapter is not None:
+            self.adapters.began(request.adapter)
         if request.deadline_s is not None:
             insort(self.deadlines, live, key=_deadline)
         namespace = self.namespace(request)
@@ -144,7 +157,10 @@ class Book:
 
     def count_overtakes(self, admitted: Items[Sequence]) -> None:
         """After `admitted` entered: those that came before one of them were overtaken; some have come of age by it."""
-        if self.config.order is Order.FIRST_COME or not admitted:
+        if not admitted:
+            return
+        if self.config.order is Order.FIRST_COME:
+            self._count_passed(max(seq.ordinal for seq in admitted), admitted)
             return
         for seq in [each for each in self.waiting if each.load is None and self._is_overtaken(each, admitted)]:
             self.waiting.remove(seq)
@@ -155,6 +171,14 @@ class Book:
                 self.running.remove(seq)
                 seq.is_aged = True
                 self.run(seq)
+
+    def _count_passed(self, newest: int, admitted: Items[Sequence]) -> None:
+        """First come, first served, but for those who lack a slot for their adapter."""
+        for seq in self.waiting:
+            if seq.ordinal >= newest:
+                return
+            if seq.load is None:
+                seq.overtaken += sum(each.ordinal > seq.ordinal for each in admitted)
 
     def _is_overtaken(self, seq: Sequence, admitted: Items[Sequence]) -> bool:
         """Counts; True if it comes of age now."""
@@ -167,6 +191,8 @@ class Book:
         self.by_row.pop((live.request.request_id, choice), None)
         if not live.open_choices:
             del self.live[live.request.request_id]
+            if live.request.adapter is not None:
+                self.adapters.ended(live.request.adapter)
             if live.request.deadline_s is not None:
                 self.deadlines.remove(live)
 

@@ -57,6 +57,9 @@ class Caps:
     ``preemption_bound``: how often a choice may be preempted in a row without emitting a token; None: not stated.
     ``deadline_slack``: iterations by which an end by deadline may come late. ``num_host_blocks``: blocks of a swap pool,
     numbered behind the others, touched by copies only; a preempted choice may go on from what lies there, in the middle.
+    ``num_adapter_slots``: slots for adapters on the device; 0: it has none, or does not show them.
+    ``adapter_overtake_bound``: how often one who waits for such a slot may see a later one admitted before it, in first-come
+    order; in another order that counts among ``overtake_bound``.
     ``load_bound_s``: how long a waiting choice may be passed over for a load.
     """
 
@@ -71,7 +74,9 @@ class Caps:
     deadline_slack: int = 1
     preemption_bound: int | None = None
     max_active_adapters: int = 1
-    adapters: tuple[Adapter, ...] = ()
+    adapters: tuple[Adapter, ...] = ()  # loaded at the beginning
+    num_adapter_slots: int = 0
+    adapter_overtake_bound: int = 0
     model_revision: str = ""
     order: DeclaredOrder = DeclaredOrder.FIRST_COME
     victims: VictimSet = VictimSet.NONE
@@ -92,6 +97,7 @@ class Caps:
     has_restart: bool = False  # verb `restart`
     has_transfers: bool = False  # transfers pin blocks; they begin and end in `poll`
     has_remote: bool = False  # a remote pool: `Snapshot.loading` says who waits for it, and is passed over meanwhile
+    has_adapter_loads: bool = False  # verbs `load_adapter`, `unload_adapter`
     has_events: bool = False  # verb `take_events`
     has_stream_order: bool = False  # blocks are reused while plans in flight use them: one stream puts that in order
     has_late_aborts: bool = False  # what is in flight at an abort still commits, and is told to nobody

@@ -16,15 +16,17 @@ class Order(StrEnum):
     PRIORITY = "priority"  # smaller `Request.priority` first; one overtaken `max_overtakes` times goes first
 
 
-_COUNTS = (
-    "num_blocks",
-    "block_size",
-    "max_tokens_per_step",
-    "max_num_seqs",
-    "max_active_adapters",
-    "vocab_size",
-    "max_plans_in_flight",
-)
+_COUNTS = {  # each with the least that it may be
+    "num_blocks": 1,
+    "block_size": 1,
+    "max_tokens_per_step": 1,
+    "max_num_seqs": 1,
+    "max_active_adapters": 1,
+    "vocab_size": 1,
+    "max_plans_in_flight": 1,
+    "max_overtakes": 0,
+    "max_adapter_overtakes": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,9 @@ class EngineConfig:
     ``max_tokens_per_step`` >= ``max_num_seqs``, so that every running decode has a place in every step.
     ``max_plans_in_flight`` is 1 + the depth of overlap (1, 2 or 3).
     ``logits_processors``: names that requests may use, of processors that were handed to the runner.
+    ``max_active_adapters``: slots for adapters on the device. ``adapters``: those that are loaded at the beginning. One who
+    waits because no slot is free is overtaken ``max_adapter_overtakes`` times at most, 0 being never; by priority it is
+    ``max_overtakes`` times, as everybody.
     ``prefix_cache``, ``batching``, ``chunking``: switch one off to fall back to the plain path; outputs do not change.
     """
 
@@ -47,6 +52,7 @@ class EngineConfig:
     model_revision: str = "fingerprint-1"
     order: Order = Order.FIRST_COME
     max_overtakes: int = 16
+    max_adapter_overtakes: int = 16
     max_plans_in_flight: int = 1
     prefix_cache: bool = True
     batching: bool = True
@@ -54,15 +60,13 @@ class EngineConfig:
     logits_processors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
+        for name, least in _COUNTS.items():
             value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ConfigError(f"{name} must be an integer of at least 1, found {value!r}; correct it")
+            if type(value) is not int or value < least:
+                raise ConfigError(f"{name} must be an integer of at least {least}, found {value!r}; correct it")
         for name in ("prefix_cache", "batching", "chunking"):
             if type(getattr(self, name)) is not bool:
                 raise ConfigError(f"{name} is a switch, True or False, found {getattr(self, name)!r}; set one of them")
-        if type(self.max_overtakes) is not int or self.max_overtakes < 0:
-            raise ConfigError(f"max_overtakes must be an integer of at least 0, found {self.max_overtakes!r}; correct it")
         if not isinstance(self.order, Order):
             raise ConfigError(f"order must be one of {', '.join(map(str, Order))} (`Order`), found {self.order!r}; choose one")
         if type(self.model_revision) is not str:

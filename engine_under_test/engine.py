@@ -26,6 +26,7 @@ from engine_under_test.scheduling.scheduler import Scheduler
 from engine_under_test.seams import BlockGate, Clock, Hasher, Observer
 from engine_under_test.sequence import PlannedRow, Sequence
 from engine_under_test.types import (
+    Adapter,
     Admission,
     FinishReason,
     Logprobs,
@@ -101,7 +102,7 @@ class Engine:
 
     def submit(self, request: Request) -> Admission:
         """Accepts the request, or refuses it with a reason and keeps nothing of it."""
-        refusal = refusal_at_the_door(request, self.config, self._clock.now())
+        refusal = refusal_at_the_door(request, self.config, self._clock.now(), self._book.adapters.listed)
         if refusal is None and request.request_id in self._book.live:
             message = f"an identifier must not be in use, found {request.request_id!r} live; wait for its end or use another"
             refusal = (RefusalReason.DUPLICATE_ID, message)
@@ -133,6 +134,23 @@ class Engine:
         self._journal.cut_short(seq.row_id, len(seq.tokens) - seq.prompt_len, FinishReason.STOP, "")
         self._close(live, seq, FinishReason.STOP)
         return True
+
+    def load_adapter(self, adapter: Adapter) -> None:
+        """From now on requests may name it, and no older version of its name; who named one goes on with that. The weights
+        must be where the runner looks for them. Raises BadInput if the version is not higher than every earlier one."""
+        self._require_no_reservation()
+        self._book.adapters.load(adapter)
+
+    def unload_adapter(self, adapter: Adapter) -> None:
+        """From now on no request may name it. Who did goes on, and it is kept until the last of them has ended
+        (`adapters`). Raises BadInput if it is not loaded."""
+        self._require_no_reservation()
+        self._book.adapters.unload(adapter)
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """Those whose weights are needed: that requests may name, or that live requests still name."""
+        return self._book.adapters.kept
 
     def take_outputs(self) -> tuple[Output, ...]:
         """What users are to be told since the last call, in order."""
@@ -175,6 +193,8 @@ class Engine:
 
     def _settle(self) -> None:
         self._kv.settle()
+        if self._book.adapters.has_pins:
+            self._book.adapters.settle(self._kv.unsettled, None if self._reserved is None else self._reserved.plan_id)
         if self._book.deadlines and self._reserved is None:
             self._expire()
 
@@ -208,6 +228,9 @@ class Engine:
                 self._journal.blocks_refused(plan.plan_id, str(refused))
                 self._try_half(seqs, is_second_try, str(refused))
                 continue
+            if any(seq.adapter is not None for seq in seqs):
+                running = {seq.adapter for seq in book.running if seq.adapter is not None}
+                reservation = book.adapters.assign(reservation, [seq.adapter for seq in seqs], running)
             step = PlannedStep(plan, reservation, tuple(preempted))
             self._reserved = self._apply(step, seqs, is_second_try)
             return step
@@ -249,6 +272,8 @@ class Engine:
         """Undoes `reserve`; preemptions that made room for it stay."""
         flight = self._take_reserved(step)
         self._kv.rollback(step.plan.plan_id)
+        if step.reservation.adapter_slots:
+            self._book.adapters.rolled_back(step.plan.plan_id)
         self._journal.counters.rolled_back += 1
         self._withdraw(flight)
 
@@ -279,6 +304,7 @@ class Engine:
         self._book.oldest_in_flight = self._in_flight.oldest_id
         for flight in lost:
             self._journal.counters.abandoned += 1
+            self._book.adapters.abandoned(flight.step.reservation)
             self._withdraw(flight)
         culprit = lost[-1]
         seqs = culprit.current()
@@ -305,6 +331,7 @@ class Engine:
         book.only = None
         self._in_flight.clear()
         self._kv.restart()
+        book.adapters.restart()
         if self._remote is not None:
             self._remote.restart()
             book.num_loading = 0
@@ -522,6 +549,8 @@ class Engine:
             _known(kv.unsettled, last.unsettled),
             _known(tuple([seq.snapshot(size, None) for seq in book.waiting]), last.waiting),
             _known(tuple([seq.snapshot(size, sources.get(seq.table)) for seq in book.running]), last.running),
+            adapters=_known(book.adapters.kept, last.adapters),
+            adapter_slots=_known(book.adapters.slots, last.adapter_slots),
             loading=_known(tuple([seq.row_id for seq in book.waiting if seq.load is not None]), last.loading)
             if book.num_loading
             else (),

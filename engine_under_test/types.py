@@ -45,7 +45,7 @@ class RefusalReason(StrEnum):
     DUPLICATE_ID = "duplicate_id"  # a live request has this identifier
     OUT_OF_RANGE = "out_of_range"  # a parameter outside its range, NaN included
     TOKEN_OUT_OF_VOCABULARY = "token_out_of_vocabulary"
-    UNKNOWN_ADAPTER = "unknown_adapter"  # the configuration does not list this adapter and version
+    UNKNOWN_ADAPTER = "unknown_adapter"  # this adapter is not loaded, or not in this version
     DEADLINE_PASSED = "deadline_passed"
 
 
@@ -271,14 +271,22 @@ class BlockCopy(NamedTuple):
     num_slots: int
 
 
+class AdapterLoad(NamedTuple):
+    """Load the weights of `adapter` into slot `slot` (1, 2, ...) before this plan's rows (RS-1)."""
+
+    slot: int
+    adapter: Adapter
+
+
 @_value
 class Reservation:
     """The physical side of a plan: what was taken for it, and what the device must do before its rows.
 
-    Order on the device: ``fills`` (poison whole blocks), ``copies``, then the rows' writes and reads. ``tables[i]`` maps
-    positions ``0 .. starts[i] + num_tokens[i] - 1`` of row ``i`` to blocks. ``slots`` is flat: the slot of each position
-    that a row computes. ``new_blocks[i]`` were taken from the free queue for row ``i`` (targets of copies included).
-    ``evicted``: the cached blocks among them, in the order of eviction.
+    Order on the device: ``fills`` (poison whole blocks), ``copies``, ``adapter_loads``, then the rows' writes and reads.
+    ``tables[i]`` maps positions ``0 .. starts[i] + num_tokens[i] - 1`` of row ``i`` to blocks. ``slots`` is flat: the slot of
+    each position that a row computes. ``new_blocks[i]`` were taken from the free queue for row ``i`` (targets of copies
+    included). ``evicted``: the cached blocks among them, in the order of eviction. ``adapter_slots[i]``: the slot from which
+    row ``i`` reads its adapter, 0 without one; () if no row has one, or where the target has no slots.
     """
 
     plan_id: int
@@ -288,6 +296,8 @@ class Reservation:
     copies: tuple[BlockCopy, ...] = ()
     fills: tuple[int, ...] = ()
     evicted: tuple[int, ...] = ()
+    adapter_slots: tuple[int, ...] = ()
+    adapter_loads: tuple[AdapterLoad, ...] = ()
 
 
 @_value
@@ -398,7 +408,8 @@ class Snapshot:
     blocks, hits, and the sources of copies whose choice is gone; repeated if held twice. ``pinned``: blocks held by a transfer,
     repeated if held twice. ``quarantined``: block -> plan whose end it waits for. ``plans``: launched, neither
     committed nor abandoned, oldest first. ``unsettled``: plans whose fence has not passed, committed or abandoned ones
-    included.
+    included. ``adapters``: those that requests may name, and those that live requests still name. ``adapter_slots``: what lies
+    in slot 1, 2, ... of the device once the plans in flight have run, None if nothing of use; () where there are no slots.
     """
 
     block_size: int
@@ -416,6 +427,8 @@ class Snapshot:
     waiting: tuple[SequenceSnapshot, ...]  # in the order in which they would be admitted
     running: tuple[SequenceSnapshot, ...]
     host_blocks: tuple[int, ...] = ()  # of the swap pool, in use
+    adapters: tuple[Adapter, ...] = ()
+    adapter_slots: tuple[Adapter | None, ...] = ()
     loading: tuple[RowId, ...] = ()  # waiting, and passed over until their prefix has come from elsewhere
 
     def sequences(self) -> Iterator[SequenceSnapshot]:

@@ -116,7 +116,9 @@ class Device:
 
     def _new_runner(self) -> FingerprintRunner:
         caps = self._caps
-        return FingerprintRunner(caps.num_blocks, caps.block_size, caps.vocab_size, noise=self._noise)
+        return FingerprintRunner(
+            caps.num_blocks, caps.block_size, caps.vocab_size, noise=self._noise, num_adapter_slots=caps.num_adapter_slots
+        )
 
     @property
     def block_bytes(self) -> int:

@@ -22,6 +22,7 @@ from engine_under_test.types import (
     Snapshot,
     StepResult,
 )
+from models.adapter_model import AdapterModel
 from models.allocator_model import AllocatorModel, Key
 from models.prefix_model import PrefixModel
 from models.request_model import RequestModel
@@ -38,7 +39,7 @@ _kind_of = itemgetter(0)  # of an Event
 
 
 class ModelFacts:
-    """Four models and a clock."""
+    """Five models and a clock."""
 
     def __init__(self, caps: Caps, hasher: Callable[[bytes], bytes] | None) -> None:
         self.caps = caps
@@ -47,7 +48,10 @@ class ModelFacts:
         self._path_lengths: dict[Key, int] = {}  # of a live choice, in a tree
         self.allocator = AllocatorModel(self._is_tree)
         self.prefix = PrefixModel(caps, hasher)
-        self.scheduler = SchedulerModel(self.requests, caps.block_size, may_swap=caps.num_host_blocks > 0)
+        self.slots = AdapterModel(caps, self.requests.live)
+        self.adapters = self.slots.facts
+        self.requests.adapters = self.adapters.listed
+        self.scheduler = SchedulerModel(self.requests, caps.block_size, caps.num_host_blocks > 0, self.slots)
         self._put_out: set[Key] = set()  # preempted where there is a swap pool; not seen with content since
         self._restored: set[Key] = set()  # the row in flight begins behind content that came back from the swap pool
         self.retry = RetryModel()
@@ -137,6 +141,7 @@ class ModelFacts:
         return found
 
     def held(self, step: PlannedStep) -> None:
+        self.slots.launched(step)
         plan = step.plan
         allocator, live = self.allocator, self.requests.live
         known = allocator.tables
@@ -251,6 +256,7 @@ class ModelFacts:
     def restarted(self, after: Snapshot) -> None:
         self.generation = after.generation
         self.allocator.clear()
+        self.slots.restarted()
         self.prefix.restarted()
         self.retry.restarted()
         for key in self.requests.live:
@@ -317,6 +323,7 @@ class ModelFacts:
 
     def saw_snapshot(self, before: Snapshot, after: Snapshot) -> None:
         """What a target without events shows only at rest: quarantine that ended, and preemptions without a plan."""
+        self.slots.saw(after)
         if before.quarantined:
             left = [block for block in before.quarantined if block not in after.quarantined]
             if left:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable
 
 from engine_under_test.caps import Caps
-from engine_under_test.types import Admission, FinishReason, Media, Output, RefusalReason, Request, RowId
+from engine_under_test.types import Adapter, Admission, FinishReason, Media, Output, RefusalReason, Request, RowId
 from models.allocator_model import Key
 from properties.moment import ChoiceFacts
 from properties.verdict import Violation
@@ -26,7 +26,7 @@ class RequestModel:
 
     def __init__(self, caps: Caps) -> None:
         self._caps = caps
-        self._adapters = frozenset(caps.adapters)
+        self.adapters: Collection[Adapter] = frozenset(caps.adapters)  # that may be named now
         self.live: dict[Key, ChoiceFacts] = {}
         self.ended: dict[Key, ChoiceFacts] = {}
         self._incarnations: dict[str, int] = {}  # the highest seen for an identifier
@@ -75,7 +75,7 @@ class RequestModel:
             (bool(self._live_keys.get(request.request_id)), RefusalReason.DUPLICATE_ID),
             (_is_out_of_range(request) or (sampling.n > 1 and not caps.has_choices), RefusalReason.OUT_OF_RANGE),
             (not _are_tokens(request.prompt, caps.vocab_size), RefusalReason.TOKEN_OUT_OF_VOCABULARY),
-            (request.adapter is not None and request.adapter not in self._adapters, RefusalReason.UNKNOWN_ADAPTER),
+            (request.adapter is not None and request.adapter not in self.adapters, RefusalReason.UNKNOWN_ADAPTER),
             (is_late and caps.has_deadlines, RefusalReason.DEADLINE_PASSED),
         )
         return [reason for is_true, reason in true_of_it if is_true]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from engine_under_test.types import FinishReason, PlannedStep
+from models.adapter_model import AdapterModel
 from models.allocator_model import Key
 from models.request_model import RequestModel
 from properties.moment import ChoiceFacts
@@ -20,8 +21,11 @@ Landed = tuple[Key, int, bool, tuple[int, ...]]  # of a row: where it ended, whe
 class SchedulerModel:
     """Coverage, order and progress of choices."""
 
-    def __init__(self, requests: RequestModel, block_size: int, may_swap: bool = False) -> None:
+    def __init__(
+        self, requests: RequestModel, block_size: int, may_swap: bool = False, adapters: AdapterModel | None = None
+    ) -> None:
         self._requests = requests
+        self._adapters = adapters
         self._block_size = block_size
         self._scheduled: dict[Key, int] = {}  # behind the last planned position, for choices that have begun their epoch
         self._committed: dict[Key, int] = {}
@@ -101,10 +105,15 @@ class SchedulerModel:
     def _began(self, begun: list[Key]) -> None:
         live = self._requests.live
         self._count_passed(begun)
+        if self._adapters is not None:
+            running = [key for key in self._scheduled if key not in begun and key in live]
+            waiting = [key for key in live if key not in self._scheduled]
+            self._adapters.began(begun, running, waiting, self._acceptance.__getitem__)
         self._count_overtakes([key for key in begun if self._begun.get(key) != live[key].epoch])
         self._begun.update((key, live[key].epoch) for key in begun)
         for key in begun:
             self._waiting.pop(key, None)
+            self._waits_anew(key)
             self._last_token[key] = self._iterations
 
     def _judge_row(self, key: Key, step: PlannedStep, row: int, tokens: tuple[int, ...]) -> Violation | None:
@@ -158,13 +167,18 @@ class SchedulerModel:
         return Violation("SC-10", "chunks", subject, f"start {start} with {hits} hit blocks", expected)
 
     def _count_overtakes(self, begun: list[Key]) -> None:
+        lacking = () if self._adapters is None else self._adapters.excused
+        for_slot = {} if self._adapters is None else self._adapters.facts.overtaken
         for key in begun:
             if key[1] > 0 and key not in self._waiting:
                 continue  # a fork takes nobody's turn: its request was admitted before
             place = self._acceptance[key]
             for other in self._waiting:
                 if self._acceptance[other] < place and other not in begun and other not in self.loading:
-                    self._waiting[other] += 1
+                    if other in lacking:
+                        for_slot[other] = for_slot.get(other, 0) + 1
+                    else:
+                        self._waiting[other] += 1
 
     def _count_passed(self, begun: list[Key]) -> None:
         acceptance, scheduled, passed = self._acceptance, self._scheduled, self._passed
@@ -211,6 +225,7 @@ class SchedulerModel:
         """Preempted, or restarted: it waits, and begins a new epoch later."""
         self._forget_epoch(key)
         self._waiting[key] = 0
+        self._waits_anew(key)
 
     def voided(self, key: Key) -> None:
         """A restart took what the choice had; whether it waits (again), or for a fork, shows in the snapshot."""
@@ -229,6 +244,7 @@ class SchedulerModel:
         else:
             self._scheduled.pop(key, None)
             self._waiting[key] = 0
+            self._waits_anew(key)
 
     def ended(self, key: Key) -> None:
         self._forget_epoch(key)
@@ -242,11 +258,17 @@ class SchedulerModel:
             self._begun,
         ):
             known.pop(key, None)
+        self._waits_anew(key)
         self._acceptance.pop(key, None)
         self._put_out.discard(key)
         life = key[0], key[2]
         if life in self._forkable and not any((other[0], other[2]) == life for other in self._requests.live):
             self._forkable.discard(life)
+
+    def _waits_anew(self, key: Key) -> None:
+        """Or not any more."""
+        if self._adapters is not None:
+            self._adapters.forget(key)
 
     def _forget_epoch(self, key: Key) -> None:
         self._scheduled.pop(key, None)

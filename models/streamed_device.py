@@ -86,7 +86,13 @@ class StreamedDevice(Device):
     def _new_runner(self) -> FingerprintRunner:
         caps = self._caps
         return FingerprintRunner(
-            caps.num_blocks, caps.block_size, caps.vocab_size, noise=self._noise, device=self.simulated, memory=self.memory
+            caps.num_blocks,
+            caps.block_size,
+            caps.vocab_size,
+            noise=self._noise,
+            device=self.simulated,
+            memory=self.memory,
+            num_adapter_slots=caps.num_adapter_slots,
         )
 
     def _look_at_store(self) -> None:

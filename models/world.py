@@ -18,7 +18,7 @@ from engine_under_test.caps import Caps, LinkFault
 from engine_under_test.errors import RunnerError
 from engine_under_test.events import EventKind
 from engine_under_test.seams import Hasher
-from engine_under_test.types import Admission, Snapshot
+from engine_under_test.types import Adapter, Admission, Snapshot
 from models.device import Device, Flight
 from models.facts import ModelFacts
 from models.judging import CheckerCrashed
@@ -365,6 +365,7 @@ class World:
         self._past.extend(flight for flight in lost if not flight.is_dropped)
         self._lost += [flight for flight in lost if flight.execution is None and not flight.is_dropped]
         self._watch.had_fault()
+        self.facts.slots.abandoned([f.step for f in lost])
         self.facts.abandoned([f.step.plan for f in lost], [f.step.plan for f in self._flights], after, to_blame)
         wrong = self._watch.learn(events, before, after) or wrong
         steps = tuple(flight.step for flight in lost)
@@ -466,6 +467,19 @@ class World:
         if after is not before or wrong is not None:
             self._watch.judge(Happening.OTHER, before, after, events, wrong)
         return True
+
+    def _change_adapter(self, op: Op, loads: bool) -> bool:
+        """A load or an unload, refused ones included."""
+        if not self.caps.has_adapter_loads:
+            return False
+        adapter, before = Adapter(op.request_id, op.k), self._watch.snapshot
+        verb = self._more.load_adapter if loads else self._more.unload_adapter
+        answer = verb(adapter)
+        learn = self.facts.slots.loaded if loads else self.facts.slots.unloaded
+        wrong = learn(adapter, answer)
+        after, events = self._watch.observe()
+        self._watch.judge(Happening.OTHER, before, after, events, self._watch.learn(events, before, after) or wrong)
+        return answer
 
     def _reset(self) -> bool:
         if not self.caps.has_reset:
@@ -571,6 +585,8 @@ _VERBS: Final[dict[OpKind, Callable[[World, Op], bool]]] = {
     OpKind.FRAGMENT_MEMORY: lambda world, op: world._fragment_memory(op.k),
     OpKind.SICK_ROW: lambda world, op: world._sicken(op.k),
     OpKind.SPOIL: lambda world, op: world._spoil(op.request_id, op.k, op.on),
+    OpKind.LOAD_ADAPTER: lambda world, op: world._change_adapter(op, loads=True),
+    OpKind.UNLOAD_ADAPTER: lambda world, op: world._change_adapter(op, loads=False),
     OpKind.RESET_CACHE: lambda world, _op: world._reset(),
     OpKind.RESTART: lambda world, op: world._restart(keeps_content=op.on),
     OpKind.DRAIN: lambda world, _op: world._drain(),

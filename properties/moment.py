@@ -16,7 +16,17 @@ import numpy.typing as npt
 
 from engine_under_test.caps import Caps
 from engine_under_test.events import Counters, Event, Misdeclared, Race
-from engine_under_test.types import FinishReason, Output, PlannedStep, PrefixEntry, Request, RowId, Snapshot, StepResult
+from engine_under_test.types import (
+    Adapter,
+    FinishReason,
+    Output,
+    PlannedStep,
+    PrefixEntry,
+    Request,
+    RowId,
+    Snapshot,
+    StepResult,
+)
 
 if TYPE_CHECKING:
     from properties.invariants.view import View
@@ -44,6 +54,22 @@ class ChoiceFacts:
     epoch: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class AdapterFacts:
+    """What the harness knows of adapters. Owned by the adapter model.
+
+    ``listed``: requests may name these. ``content``: slot -> what the loads of launched plans have put there, if nothing was
+    lost. ``in_flight``: plan that has not settled -> slots that its rows read. ``lacking``: those that wait and could not enter
+    with the latest plan for want of a slot; ``overtaken``: how many later ones entered while it was so.
+    """
+
+    listed: set[Adapter] = field(default_factory=set)
+    content: dict[int, Adapter] = field(default_factory=dict)
+    in_flight: dict[int, frozenset[int]] = field(default_factory=dict)
+    lacking: set[tuple[str, int, int]] = field(default_factory=set)
+    overtaken: dict[tuple[str, int, int], int] = field(default_factory=dict)
+
+
 class Facts(Protocol):
     """What the reference models know, read-only. They learn it from plans, results and outputs alone."""
 
@@ -58,6 +84,9 @@ class Facts(Protocol):
     @property
     def outdated(self) -> Collection[int]:
         """Those of `content_by_block` whose content was computed by a choice that began before the last reset of the cache."""
+
+    @property
+    def adapters(self) -> AdapterFacts: ...
 
     def translate(self, entry: PrefixEntry) -> Content | None:
         """The model's content for an entry of the target's index; None if the model never saw such content committed."""

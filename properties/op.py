@@ -37,6 +37,8 @@ class OpKind(StrEnum):
     SICK_ROW = "sick_row"  # k: the k-th row of the newest plan in flight comes to no number: it alone is to blame
     SPOIL = "spoil"  # request_id (none: who runs last), k: the slot of its k-th position holds no number; on: a wrong one
     LINK = "link"  # k: what befalls the link to the remote pool, by its place in `types.LinkFault`; 0 heals it
+    LOAD_ADAPTER = "load_adapter"  # request_id: the name, k: the version of the adapter that requests may name from now on
+    UNLOAD_ADAPTER = "unload_adapter"  # request_id, k: likewise, that no request may name any more
     RESET_CACHE = "reset_cache"
     RESTART = "restart"  # on: the memory keeps its content
     DRAIN = "drain"  # faults healed, everything runs to its end: liveness and quiescence are checked

@@ -23,7 +23,7 @@ from typing import Protocol
 from engine_under_test.caps import Caps, LinkFault
 from engine_under_test.events import Event
 from engine_under_test.execution.runner import Mover
-from engine_under_test.types import Admission, Output, PlannedStep, Request, Snapshot, StepResult
+from engine_under_test.types import Adapter, Admission, Output, PlannedStep, Request, Snapshot, StepResult
 
 
 class Target(Protocol):
@@ -63,7 +63,8 @@ class Target(Protocol):
 
 
 class TransactionalTarget(Target, Protocol):
-    """With ``has_transaction``, ``has_fences``, ``has_restart``, ``has_reset``, ``has_lookup`` and ``has_events``."""
+    """With ``has_transaction``, ``has_fences``, ``has_restart``, ``has_reset``, ``has_lookup``, ``has_adapter_loads`` and
+    ``has_events``."""
 
     def reserve(self) -> PlannedStep | None:
         """The first half of `plan`: decided and reserved, not launched. Must be followed by `launch` or `rollback`."""
@@ -92,6 +93,12 @@ class TransactionalTarget(Target, Protocol):
     def restart(self) -> None:
         """A new generation: pool, index and fences start anew, plans in flight are void, live requests begin again and
         keep what they emitted."""
+
+    def load_adapter(self, adapter: Adapter) -> bool:
+        """From now on requests may name it, and no older version of its name. False, and nothing else, if it is refused."""
+
+    def unload_adapter(self, adapter: Adapter) -> bool:
+        """From now on no request may name it; those that did go on with it. False if it was not loaded."""
 
     def lookup(self, request: Request) -> tuple[int, ...]:
         """The blocks that the request would find in the prefix cache if it were admitted now."""

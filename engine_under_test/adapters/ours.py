@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,12 +10,13 @@ from engine_under_test.book import Book
 from engine_under_test.caps import Caps, DeclaredOrder, LinkFault, VictimSet
 from engine_under_test.config import EngineConfig, Order
 from engine_under_test.engine import Engine
+from engine_under_test.errors import BadInput
 from engine_under_test.events import Counters, Event
 from engine_under_test.execution.runner import Move, Mover
 from engine_under_test.kv.prefix_index import blake2b_16
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.seams import Clock, Fence, Hasher, Observer
-from engine_under_test.types import Admission, Output, Plan, PlannedStep, Request, Reservation, Snapshot, StepResult
+from engine_under_test.types import Adapter, Admission, Output, Plan, PlannedStep, Request, Reservation, Snapshot, StepResult
 
 if TYPE_CHECKING:
     from engine_under_test.remote import RemotePrefixes
@@ -208,6 +209,12 @@ class AssayTarget:
         self._engine.restart()
         self._device.in_flight.clear()
 
+    def load_adapter(self, adapter: Adapter) -> bool:
+        return _is_done(self._engine.load_adapter, adapter)
+
+    def unload_adapter(self, adapter: Adapter) -> bool:
+        return _is_done(self._engine.unload_adapter, adapter)
+
     def lookup(self, request: Request) -> tuple[int, ...]:
         return self._engine.lookup(request)
 
@@ -224,6 +231,14 @@ class AssayTarget:
 
     def counters(self) -> Counters:
         return self._engine.counters
+
+
+def _is_done(verb: Callable[[Adapter], None], adapter: Adapter) -> bool:
+    try:
+        verb(adapter)
+    except BadInput:
+        return False
+    return True
 
 
 def caps_of(config: EngineConfig) -> Caps:
@@ -248,6 +263,8 @@ def caps_of(config: EngineConfig) -> Caps:
         preemption_bound=6,
         max_active_adapters=config.max_active_adapters,
         adapters=config.adapters,
+        num_adapter_slots=config.max_active_adapters,
+        adapter_overtake_bound=config.max_adapter_overtakes if config.order is Order.FIRST_COME else 0,
         model_revision=config.model_revision,
         order=_ORDERS[config.order],
         victims=VictimSet.LAST_IN_ORDER,
@@ -260,5 +277,6 @@ def caps_of(config: EngineConfig) -> Caps:
         has_transaction=True,
         has_fences=True,
         has_restart=True,
+        has_adapter_loads=True,
         has_events=True,
     )

@@ -92,7 +92,7 @@ class SplitFingerprints(FingerprintRunner):
 
     def _compute(self, plan: Plan, reservation: Reservation, rows: Rows) -> list[law.Words]:
         words, slots, mask = self._words, reservation.slots, self._mask
-        computed = self._layer_one_of(plan, rows)
+        computed = self._layer_one_of(plan, reservation, rows)
         for slot, word in zip(slots, computed, strict=True):
             words[2 * slot] = word & mask
         sums = self._sum(np.array(self._running_sums(plan, rows), dtype=np.uint64), "layer one").tolist()

@@ -22,17 +22,18 @@ import numpy.typing as npt
 
 from engine_under_test.errors import RunnerError
 from engine_under_test.execution import cells as law
+from engine_under_test.execution.adapter_rows import check_slots
 from engine_under_test.execution.asked import NOTHING_TOLD, PromptPart, Told, columns, histories, prompt_parts
 from engine_under_test.execution.device import ImmediateDevice
 from engine_under_test.execution.landing import DeviceLaunch, Outcome
 from engine_under_test.execution.moves import BlockMove, BlockMoves
-from engine_under_test.execution.streams import StepStreams, fills_and_copies, nothing
+from engine_under_test.execution.streams import StepStreams, adapter_loads, adapter_pages, fills_and_copies, nothing
 from engine_under_test.execution.verifying import Places, places_of, stand
 from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Draws, sample_and_tell
 from engine_under_test.seams import Device, DeviceOp, Fence, Memory, Noise, Page, StreamDevice
-from engine_under_test.types import BlockCopy, Plan, Reservation, RowId
+from engine_under_test.types import AdapterLoad, BlockCopy, Plan, Reservation, RowId
 
 BUFFER = "kv"  # of every page that this runner declares
 _WORD_BYTES = 8
@@ -74,7 +75,10 @@ class FingerprintLaunch(DeviceLaunch):
 
 
 class FingerprintRunner:
-    """Executes plans on a store of ``(num_blocks + 1) * block_size`` fingerprint cells, block 0 being padding."""
+    """Executes plans on a store of ``(num_blocks + 1) * block_size`` fingerprint cells, block 0 being padding.
+
+    With ``num_adapter_slots`` the word of a row's adapter is what its slot holds, else the one of the adapter that it names.
+    """
 
     def __init__(
         self,
@@ -86,8 +90,10 @@ class FingerprintRunner:
         noise: Noise | None = None,
         memory: Memory | None = None,
         processors: Processors = NO_PROCESSORS,
+        num_adapter_slots: int = 0,
     ) -> None:
         self.store: law.Words = np.full(((num_blocks + 1) * block_size, 2), law.POISON)
+        self._adapter_slots = [0, *[int(law.POISON)] * num_adapter_slots]  # the word of each; slot 0 stands for none
         self._words = self.store.data.cast("B").cast("Q")  # the same memory: word 2 * slot + layer
         block_bytes = 2 * block_size * _WORD_BYTES
         whole = self.store.data.cast("B")
@@ -169,6 +175,8 @@ class FingerprintRunner:
         )
         if not fits:
             self._check_each(plan, reservation, blocks)
+        if len(self._adapter_slots) > 1:
+            check_slots(plan, reservation, len(self._adapter_slots) - 1)
 
     def _check_each(self, plan: Plan, reservation: Reservation, blocks: Sequence[int]) -> None:
         """The same, rule by rule, with the first that is broken named; fills and copies, which are rare, only here."""
@@ -203,7 +211,11 @@ class FingerprintRunner:
         size = self._block_size
         writes = frozenset([page(slot // size) for slot in reservation.slots])
         before = fills_and_copies(self._pages, reservation, self._fill, self._copy)
-        return before, DeviceOp("rows", frozenset(map(page, blocks)), writes, nothing, reservation.plan_id)
+        reads = frozenset(map(page, blocks))
+        if len(self._adapter_slots) > 1 and reservation.adapter_slots:
+            before += adapter_loads(reservation, self._load)
+            reads |= adapter_pages(reservation)
+        return before, DeviceOp("rows", reads, writes, nothing, reservation.plan_id)
 
     # On the device, now or later
 
@@ -213,6 +225,10 @@ class FingerprintRunner:
     def _copy(self, copies: Sequence[BlockCopy]) -> None:
         for source, target, num_slots in copies:
             self._blocks[target, :num_slots] = self._blocks[source, :num_slots]
+
+    def _load(self, loads: Sequence[AdapterLoad]) -> None:
+        for slot, adapter in loads:
+            self._adapter_slots[slot] = law.adapter_word(adapter)
 
     def _get(self, block: int) -> bytes:
         return bytes(self._block_bytes[block])
@@ -242,7 +258,7 @@ class FingerprintRunner:
     def _compute(self, plan: Plan, reservation: Reservation, rows: Rows) -> list[law.Words]:
         """Writes layer one, reads it through the tables, writes layer two, reads both: the cells read by each row."""
         words, slots = self._words, reservation.slots
-        computed = self._layer_one_of(plan, rows)
+        computed = self._layer_one_of(plan, reservation, rows)
         for slot, word in zip(slots, computed, strict=True):
             words[2 * slot] = word
         for slot, word, total in zip(slots, computed, self._running_sums(plan, rows), strict=True):
@@ -273,7 +289,7 @@ class FingerprintRunner:
         found: list[int] = (sums.take(last) - sums.take(list(before))).tolist()
         return found
 
-    def _layer_one_of(self, plan: Plan, rows: Rows) -> list[int]:
+    def _layer_one_of(self, plan: Plan, reservation: Reservation, rows: Rows) -> list[int]:
         """Layer one of each position that the plan computes, row after row."""
         starts, nums = plan.starts, plan.num_tokens
         is_single = sum(nums) == len(nums)
@@ -281,13 +297,20 @@ class FingerprintRunner:
         tokens = self._input_tokens(plan, rows) if 1 in plan.num_pending else plan.token_ids
         adapters: Iterable[int] = _NO_WORDS
         if any(map(_ADAPTER_OF, plan.requests)):
-            of_rows = [law.adapter_word(request.adapter) for request in plan.requests]
+            of_rows = self._adapter_words(plan, reservation)
             adapters = of_rows if is_single else chain.from_iterable(map(repeat, of_rows, nums))
         media: Iterable[int] = _NO_WORDS
         if any(map(_MEDIA_OF, plan.requests)):
             columns = zip(plan.requests, starts, nums, strict=True)
             media = np.concatenate([law.media_words(request.media, start, num) for request, start, num in columns]).tolist()
         return list(map(law.layer_one, positions, tokens, adapters, media))
+
+    def _adapter_words(self, plan: Plan, reservation: Reservation) -> list[int]:
+        """What each row reads of its adapter."""
+        slots = self._adapter_slots
+        if len(slots) == 1:
+            return [law.adapter_word(request.adapter) for request in plan.requests]
+        return [slots[slot] for slot in reservation.adapter_slots]
 
     def _input_tokens(self, plan: Plan, rows: Rows) -> list[int]:
         """The tokens that the plan computes on, with those that were in flight at its launch in their places."""

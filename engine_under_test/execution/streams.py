@@ -22,7 +22,7 @@ from typing import Any
 
 from engine_under_test.errors import OutOfMemory
 from engine_under_test.seams import DeviceOp, Fence, Memory, Page, Space, Stream, StreamDevice
-from engine_under_test.types import BlockCopy, Reservation
+from engine_under_test.types import AdapterLoad, BlockCopy, Reservation
 
 INPUTS, OUTPUTS = "inputs", "outputs"  # buffers on the device
 PINNED_INPUTS, PINNED_OUTPUTS = "pinned inputs", "pinned outputs"  # buffers of the host that the device reads and writes
@@ -34,6 +34,7 @@ _ALLOCATIONS = (  # of a step, in this order
     (OUTPUTS, Space.DEVICE),
     (PINNED_OUTPUTS, Space.PINNED),
 )
+ADAPTERS = "adapters"  # the buffer of the pages that are slots for adapters
 SAMPLES = Page("samples", 0)  # the tokens sampled last, for plans behind
 
 
@@ -58,6 +59,21 @@ def fills_and_copies(
         targets = frozenset(pages[each.target] for each in copies)
         found.append(DeviceOp("copy", sources, targets, partial(copy, copies), plan_id))
     return found
+
+
+def adapter_loads(reservation: Reservation, load: Callable[[Sequence[AdapterLoad]], None]) -> list[DeviceOp]:
+    """Behind fills and copies: what is loaded into slots before the rows of a step. A slot is taken again only after the host
+    saw the last use of it end, like a block."""
+    loads = reservation.adapter_loads
+    if not loads:
+        return []
+    written = frozenset([Page(ADAPTERS, each.slot) for each in loads])
+    return [DeviceOp("load adapters", frozenset(), written, partial(load, loads), reservation.plan_id)]
+
+
+def adapter_pages(reservation: Reservation) -> frozenset[Page]:
+    """The slots that the rows of a step read."""
+    return frozenset([Page(ADAPTERS, slot) for slot in reservation.adapter_slots if slot])
 
 
 class _Buffers:

@@ -6,11 +6,14 @@ Never orders and never changes anything.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from engine_under_test.config import EngineConfig
+from engine_under_test.adapter_book import named
+from engine_under_test.config import EngineConfig, Order
 from engine_under_test.sequence import Sequence
 from engine_under_test.types import Adapter, LogprobsMode, RefusalReason, Request, SamplingParams
 
@@ -26,12 +29,19 @@ _MAX_SEED = 2**64 - 1
 _MAX_NOISE_WORD = 2**32 - 1  # choice and position are 32-bit words of a noise address
 
 
-def refusal_at_the_door(request: Request, config: EngineConfig, now: float) -> Refusal | None:
-    """Why this engine can never run `request`, or None. The message names rule, found, expected and remedy."""
-    for rule in (_refuse_parameters, _refuse_adjustments, _refuse_prompt, _refuse_media, _refuse_adapter, _refuse_length):
+def refusal_at_the_door(
+    request: Request, config: EngineConfig, now: float, adapters: Collection[Adapter] | None = None
+) -> Refusal | None:
+    """Why this engine can never run `request`, or None. The message names rule, found, expected and remedy.
+
+    ``adapters``: those that are loaded now; without it, those of the configuration.
+    """
+    for rule in (_refuse_parameters, _refuse_adjustments, _refuse_prompt, _refuse_media, _refuse_length):
         refusal = rule(request, config)
         if refusal is not None:
             return refusal
+    if refusal := _refuse_adapter(request, config.adapters if adapters is None else adapters):
+        return refusal
     if request.deadline_s is not None and request.deadline_s <= now:
         return RefusalReason.DEADLINE_PASSED, (
             f"deadline_s must lie ahead of the engine's clock, found {request.deadline_s} at {now}; send a later deadline"
@@ -190,12 +200,11 @@ def _refuse_media(request: Request, config: EngineConfig) -> Refusal | None:
     return None
 
 
-def _refuse_adapter(request: Request, config: EngineConfig) -> Refusal | None:
-    if request.adapter is not None and request.adapter not in config.adapters:
-        listed = ", ".join(f"{each.name} version {each.version}" for each in config.adapters) or "none"
+def _refuse_adapter(request: Request, adapters: Collection[Adapter]) -> Refusal | None:
+    if request.adapter is not None and request.adapter not in adapters:
         return RefusalReason.UNKNOWN_ADAPTER, (
-            f"an adapter must be listed in the configuration by name and version, found {request.adapter.name!r} version "
-            f"{request.adapter.version}, listed: {listed}; list it or name another"
+            f"an adapter must be loaded, in the version that is named, found {request.adapter.name!r} version "
+            f"{request.adapter.version}, loaded: {named(adapters)}; load it or name another"
         )
     return None
 
@@ -226,7 +235,8 @@ class Room:
     seats: int
     promised: int = 0
     is_alone: bool = False  # nothing is running and nothing planned yet
-    adapters: set[Adapter] = field(default_factory=set)
+    num_adapters: int = 0  # slots for adapters
+    adapters: set[Adapter] = field(default_factory=set)  # of who runs, of plans in flight and of this one
     revived: set[int] = field(default_factory=set)  # free blocks that rows of this plan hit
 
 
@@ -238,6 +248,18 @@ class Entry:
     num_tokens: int
 
 
+def lacks_slot(seq: Sequence, room: Room) -> bool:
+    """Its adapter lies in no slot, and there is none into which it could be loaded."""
+    return seq.adapter is not None and seq.adapter not in room.adapters and len(room.adapters) >= room.num_adapters
+
+
+def may_be_passed(seq: Sequence, admitted: Items[Sequence], config: EngineConfig) -> bool:
+    """Whether one who lacks a slot may be overtaken once more, those of this very plan counted: a hot adapter does not starve a
+    cold one, since behind the last overtake nobody enters before it (SC-8)."""
+    most = config.max_adapter_overtakes if config.order is Order.FIRST_COME else config.max_overtakes
+    return not seq.is_aged and seq.overtaken + sum(each.ordinal > seq.ordinal for each in admitted) < most
+
+
 def try_to_enter(view: View, seq: Sequence, room: Room) -> Entry | None:
     """Whether the first of the queue may enter the plan; None leaves it, and everybody behind it, waiting.
 
@@ -247,7 +269,7 @@ def try_to_enter(view: View, seq: Sequence, room: Room) -> Entry | None:
     config = view.config
     if room.rows < 1 or room.budget < 1 or room.seats < seq.num_seats or not view.has_landed(seq):
         return None
-    if seq.adapter is not None and seq.adapter not in room.adapters and len(room.adapters) >= config.max_active_adapters:
+    if lacks_slot(seq, room):
         return None
     size = config.block_size
     hits = view.hits(seq)

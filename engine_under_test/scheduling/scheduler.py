@@ -11,10 +11,10 @@ from operator import attrgetter
 from typing import Protocol
 
 from engine_under_test.config import EngineConfig
-from engine_under_test.scheduling.admission import Room, try_to_enter
+from engine_under_test.scheduling.admission import Room, lacks_slot, may_be_passed, try_to_enter
 from engine_under_test.scheduling.policy import next_waiting
 from engine_under_test.sequence import Sequence
-from engine_under_test.types import Plan
+from engine_under_test.types import Adapter, Plan
 
 _needs_history = attrgetter("needs_history")
 _identity = attrgetter("request", "choice", "incarnation", "epoch")
@@ -52,6 +52,14 @@ class View(Protocol):
     @property
     def max_drafts(self) -> int:
         """For a row and step; 0: this engine does not speculate. What was proposed for whom stands in `Sequence.drafts`."""
+
+    @property
+    def num_adapter_slots(self) -> int:
+        """Slots for adapters that hold something of use or can be loaded."""
+
+    @property
+    def adapters_in_flight(self) -> Collection[Adapter]:
+        """Of plans that have not settled: their slots are taken."""
 
     @property
     def num_free(self) -> int: ...
@@ -114,6 +122,8 @@ class Scheduler:
             free=view.num_free,
             seats=config.max_num_seqs,
             is_alone=not view.running,
+            num_adapters=view.num_adapter_slots,
+            adapters=set(view.adapters_in_flight),
         )
         _plan_running(view, rows, room)
         if view.waiting and view.may_admit:
@@ -287,7 +297,7 @@ def _plan_prefills(view: View, prefills: list[tuple[Sequence, int]], rows: _Rows
 
 def _plan_waiting(view: View, rows: _Rows, room: Room) -> None:
     """Whoever may enter, strictly in order: the first that may not keeps everybody behind it out (SC-8). Who waits for a load
-    keeps nobody out.
+    keeps nobody out, nor, up to the stated bound, who waits for a slot for its adapter.
 
     In a second try the rows that failed enter before those who came since, however urgent: they had entered before them.
     """
@@ -298,13 +308,18 @@ def _plan_waiting(view: View, rows: _Rows, room: Room) -> None:
     waiting = view.waiting if only is None else [seq for seq in view.waiting if seq in only]
     if view.num_loading:
         waiting = [seq for seq in waiting if seq.load is None]
-    while waiting:
+    passed: list[Sequence] = []
+    while waiting and all(may_be_passed(seq, admitted, config) for seq in passed):
         seq = next_waiting(config.order, waiting, admitted, config.max_overtakes)
         if seq is None:
             return
         entry = try_to_enter(view, seq, room)
         if entry is None:
-            return
+            if not lacks_slot(seq, room) or not may_be_passed(seq, admitted, config):
+                return
+            passed.append(seq)
+            waiting = [each for each in waiting if each is not seq]
+            continue
         start = len(entry.hits) * size
         rows.add(seq, start, entry.num_tokens, entry.hits)
         admitted.append(seq)

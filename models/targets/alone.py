@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Items
+from dataclasses import replace
 from typing import Protocol
 
 from engine_under_test.caps import Caps
@@ -21,6 +22,7 @@ from engine_under_test.scheduling.policy import key_for
 from engine_under_test.scheduling.scheduler import View
 from engine_under_test.sequence import PlannedRow, Sequence
 from engine_under_test.types import (
+    Adapter,
     Admission,
     FinishReason,
     Output,
@@ -75,7 +77,7 @@ class Alone:
     """The verbs of a plain target, and the planner's view of itself. Subclasses bring memory, caps and snapshot."""
 
     def __init__(self, config: EngineConfig, planner: Planner, memory: Memory, caps: Caps, events: list[Event]) -> None:
-        self.config = config
+        self.config = replace(config, max_adapter_overtakes=0)  # nobody counts here who is passed over
         self.caps = caps
         self.generation = 0
         self.next_plan_id = 1
@@ -96,6 +98,11 @@ class Alone:
     # ---- the planner's view ----
 
     num_loading = 0
+    adapters_in_flight: Collection[Adapter] = ()  # there are no slots here
+
+    @property
+    def num_adapter_slots(self) -> int:
+        return self.config.max_active_adapters
 
     @property
     def num_free(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from properties.invariants import (
+    adapters,
     device_order,
     kv_eviction,
     kv_index,
@@ -39,6 +40,7 @@ ALL: Final[tuple[Predicate, ...]] = (
     *scheduler_plan.PREDICATES,
     *scheduler_fairness.PREDICATES,
     *scheduler_retry.PREDICATES,
+    *adapters.PREDICATES,
 )
 """Every predicate: first the order of accesses, which explains whatever else is wrong, then the most dangerous invariants. The
 first violation of a moment names it."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from engine_under_test.caps import DeclaredOrder
 from engine_under_test.events import Counters, Event, EventKind
-from engine_under_test.types import FinishReason, Output, Plan, PlannedStep, Reservation, RowId, Status
+from engine_under_test.types import AdapterLoad, FinishReason, Output, Plan, PlannedStep, Reservation, RowId, Status
 from properties.invariants.examples import (
     CACHED,
     CAPS,
@@ -28,7 +28,7 @@ from properties.invariants.examples import (
     counted,
     seen,
 )
-from properties.moment import ChoiceFacts, Happening, Moment
+from properties.moment import AdapterFacts, ChoiceFacts, Happening, Moment
 
 # ---- moments ---------------------------------------------------------------------------------------------------------
 
@@ -278,6 +278,40 @@ BY_PRIORITY = replace(
     facts=replace(KNOWN, choices={**KNOWN.choices, ("u", 0, 2): ChoiceFacts(_URGENT, 0, 2, [])}, aged=frozenset({("b", 0, 1)})),
 )
 
+# b and c have adapters: c's lies in slot 1, where plan 4 left it, and b's is loaded into slot 2 by plan 5.
+LORA_1, LORA_2 = CAPS.adapters
+_WITH_LORA = {"b": replace(B, adapter=LORA_2), "c": replace(C, adapter=LORA_1)}
+_TUNED = {key: replace(each, request=_WITH_LORA.get(key[0], each.request)) for key, each in KNOWN.choices.items()}
+_TUNED_FACTS = replace(
+    KNOWN,
+    choices=_TUNED,
+    adapters=AdapterFacts({LORA_1, LORA_2}, {1: LORA_1}, {4: frozenset({1})}, overtaken={("b", 0, 1): 2}),
+)
+_TUNED_STEP = PlannedStep(
+    replace(STEP.plan, requests=tuple(_WITH_LORA.get(each.request_id, each) for each in STEP.plan.requests)),
+    replace(STEP.reservation, adapter_slots=(0, 1, 1, 2), adapter_loads=(AdapterLoad(2, LORA_2),)),
+)
+WITH_ADAPTERS = replace(
+    PLANNED,
+    caps=replace(CAPS, adapter_overtake_bound=2, max_active_adapters=2),
+    before=replace(IDLE, adapters=CAPS.adapters, adapter_slots=(LORA_1, None), unsettled=(3, 4)),
+    after=replace(IN_FLIGHT, adapters=CAPS.adapters, adapter_slots=(LORA_1, LORA_2), unsettled=(3, 4, 5)),
+    facts=_TUNED_FACTS,
+    planned=_TUNED_STEP,
+)
+ADAPTERS_UNDONE = replace(
+    ROLLED_BACK, before=WITH_ADAPTERS.before, after=replace(WITH_ADAPTERS.before), facts=_TUNED_FACTS, planned=_TUNED_STEP
+)
+ADAPTER_UNLOADED = Moment(
+    CAPS,
+    Happening.OTHER,
+    5,
+    WITH_ADAPTERS.before,
+    replace(WITH_ADAPTERS.before),
+    replace(_TUNED_FACTS, adapters=AdapterFacts({LORA_2}, {1: LORA_1})),
+    uses=USES_BEFORE,
+)
+
 # b was preempted while plan 5 was in flight: its row comes late.
 _B_AGAIN = seen(B, epoch=1, status=Status.WAITING)
 _LATE_BEFORE = replace(
@@ -338,4 +372,7 @@ GOOD: Mapping[str, Moment] = {
     "stale": STALE,
     "drained": DRAINED,
     "a radix tree": RADIX,
+    "planned with adapters": WITH_ADAPTERS,
+    "rolled back with adapters": ADAPTERS_UNDONE,
+    "an adapter unloaded": ADAPTER_UNLOADED,
 }

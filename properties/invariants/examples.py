@@ -32,7 +32,7 @@ from engine_under_test.types import (
     Status,
     StepResult,
 )
-from properties.moment import ChoiceFacts, Content, Execution, NoiseAddress
+from properties.moment import AdapterFacts, ChoiceFacts, Content, Execution, NoiseAddress
 
 Key = tuple[str, int, int]
 SIZE = 4
@@ -47,6 +47,8 @@ CAPS = Caps(
     overtake_bound=0,
     preemption_bound=2,
     adapters=(Adapter("lora", 1), Adapter("lora", 2)),
+    num_adapter_slots=2,
+    has_adapter_loads=True,
     victims=VictimSet.LAST_IN_ORDER,
     max_plans_in_flight=2,
     has_lookup=True,
@@ -82,6 +84,7 @@ class Known:
     late: Mapping[Key, int] = field(default_factory=dict)
     loads: Mapping[RowId, int] = field(default_factory=dict)
     time: float = 10.0
+    adapters: AdapterFacts = field(default_factory=AdapterFacts)
 
     def translate(self, entry: PrefixEntry) -> Content | None:
         return self.contents.get(entry)

@@ -91,7 +91,7 @@ def preemptions_lead_somewhere(moment: Moment) -> Violation | None:
 
 def the_declared_order_is_kept(moment: Moment) -> Violation | None:
     """SC-8: nobody enters before a waiting choice that is more urgent, unless it has come of age, or had entered before and its
-    plan was lost: the second try of that plan comes first. Who waits for a load is passed over.
+    plan was lost: the second try of that plan comes first. Who waits for a load, or a slot for its adapter, is passed over.
 
     Source: lightllm pull 706 (the selected policy was overwritten by the default).
     """
@@ -103,6 +103,7 @@ def the_declared_order_is_kept(moment: Moment) -> Violation | None:
     rank = {key: (facts.request.priority, number) for number, (key, facts) in enumerate(live.items())}
     stayed = {_key(s) for s in moment.before.waiting}.intersection(left, rank)
     stayed.difference_update([row[:3] for row in moment.after.loading])
+    stayed -= moment.facts.adapters.lacking
     for s in entered:
         key = _key(s)
         if key in rank and key not in excused:

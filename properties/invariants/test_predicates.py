@@ -20,7 +20,7 @@ from properties.verdict import Violation
 REQUIRED = (
     *(f"KV-{number}" for number in range(1, 17)),
     *(f"SC-{number}" for number in range(1, 13)),
-    *("SC-14", "SC-15", "SE-1", "SE-2", "ST-3", "AS-1", "AS-2", "AS-3", "AS-4", "AS-5"),
+    *("SC-14", "SC-15", "SE-1", "SE-2", "ST-3", "RS-1", "AS-1", "AS-2", "AS-3", "AS-4", "AS-5"),
 )
 
 
@@ -39,6 +39,7 @@ _AFTER, _PLAN, _RES = ("after",), ("planned", "plan"), ("planned", "reservation"
 _RUN = (*_AFTER, "running")
 
 _STREAMS = "landed on streams"
+_TUNED, _UNLOADED = "planned with adapters", "an adapter unloaded"
 _NOBODY_COPIES = ((1, 2, 3), (4, 5), (4, 5), (12, 11, 8))
 
 
@@ -377,6 +378,31 @@ BAD = (
         ("misdeclared",),
         (Misdeclared("rows of plan 5", "read", "kv", (9,)),),
     ),
+    # adapters
+    Bad("rows_read_the_adapter_that_they_name", "b reads c's slot", _TUNED, (*_RES, "adapter_slots", 3), 1),
+    Bad("rows_read_the_adapter_that_they_name", "b reads none", _TUNED, (*_RES, "adapter_slots", 3), 0),
+    Bad("rows_read_the_adapter_that_they_name", "a reads one", _TUNED, (*_RES, "adapter_slots", 0), 1),
+    Bad("rows_read_the_adapter_that_they_name", "nothing is loaded for b", _TUNED, (*_RES, "adapter_loads"), ()),
+    Bad("rows_read_the_adapter_that_they_name", "no row has a slot", _TUNED, (*_RES, "adapter_slots"), ()),
+    Bad("slots_in_use_are_not_overwritten", "plan 4 reads it", _TUNED, ("facts", "adapters", "in_flight", 4), frozenset({2})),
+    Bad("adapters_of_running_choices_are_resident", "slot 2 is shown empty-handed", _TUNED, (*_RES, "adapter_loads"), ()),
+    Bad(
+        "adapters_of_running_choices_are_resident",
+        "a runs without its own",
+        _TUNED,
+        ("facts", "choices", ("a", 0, 1), "request", "adapter"),
+        Adapter("lora", 3),
+    ),
+    Bad("adapters_in_use_are_kept", "c still uses it", _UNLOADED, (*_AFTER, "adapters"), (Adapter("lora", 2),)),
+    Bad("adapters_in_use_are_kept", "nobody uses it", _UNLOADED, (*_AFTER, "adapters"), lambda a: (*a, Adapter("lora", 0))),
+    Bad(
+        "a_rollback_restores_the_slots",
+        "the load stays",
+        "rolled back with adapters",
+        (*_AFTER, "adapter_slots", 1),
+        Adapter("lora", 2),
+    ),
+    Bad("nobody_waits_too_long_for_a_slot", "b is passed over", _TUNED, ("facts", "adapters", "overtaken"), {("b", 0, 1): 3}),
     Bad("declared_victims_were_preempted", "a goes on", "preempting", ("planned", "preempted"), (_OLD_A,)),
 )
 _BY_NAME = {predicate.check.__name__: predicate for predicate in ALL}
@@ -456,7 +482,19 @@ PLAIN = Caps("plain", 1, 12, 8, 4, 64, 5, 0, reference_model=ReferenceModel.PATH
 
 def test_a_target_that_shows_less_is_not_observable_there() -> None:
     panel = Panel(PLAIN, ALL)
-    assert set(panel.not_observable) == {"KV-2", "KV-6", "KV-7", "KV-8", "KV-9", "KV-11", "KV-13", "KV-15", "SC-14", "SC-15"}
+    assert set(panel.not_observable) == {
+        "KV-2",
+        "KV-6",
+        "KV-7",
+        "KV-8",
+        "KV-9",
+        "KV-11",
+        "KV-13",
+        "KV-15",
+        "SC-14",
+        "SC-15",
+        "RS-1",
+    }
 
 
 def test_a_target_with_everything_is_observable_everywhere() -> None:
