@@ -31,6 +31,8 @@ class Entry:
     alpha: float
 
 
+# The ways in which `served-law` makes an engine serve.
+SERVED = ("batched", "chunked", "cached", "preempted", "overlapped", "all-of-it")
 # Every statistical test that a gate can run. A new test joins here, or it has no alpha to test with.
 ENTRIES = (
     Entry("sampler-law", 1e-8),
@@ -48,6 +50,9 @@ ENTRIES = (
     *(Entry(f"verification-neighbours-in-{axis}", 1e-8) for axis in ("seed", "choice", "position")),
     *(Entry(f"power-{number}", 1e-8) for number in range(1, 14)),
     *(Entry(f"calibration-{name}", 1e-8) for name in ("joint", "end")),
+    *(Entry(f"served-{way}-law", 1e-8) for way in SERVED),
+    *(Entry(f"served-{way}-{near}", 1e-9) for way in SERVED for near in ("request", "choice", "position", "row", "resumed")),
+    Entry("served-rare", 1e-8),
 )
 
 

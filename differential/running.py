@@ -16,6 +16,7 @@ import torch
 
 from differential.compare import Emitted
 from differential.faults import Due, StepwiseMemory, due_of, refusals, sick_product, with_sick_tokens
+from differential.preempting import PreemptingScheduler
 from differential.setting import Setting, World, weights_of
 from differential.stores import HasStore, StoreWatch, Written
 from differential.streamed_store import StreamedRunner, disorder_of
@@ -24,9 +25,8 @@ from engine_under_test.engine import Engine
 from engine_under_test.errors import BadInput, RunnerError
 from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.runner import Launch, Runner
-from engine_under_test.scheduling.scheduler import Scheduler, View
+from engine_under_test.scheduling.scheduler import Scheduler
 from engine_under_test.seams import Device, Memory
-from engine_under_test.sequence import Sequence as Choice
 from engine_under_test.types import FinishReason, Logprobs, Output, Plan, Request, Reservation, SamplingParams
 from properties.verdict import Violation
 
@@ -117,28 +117,6 @@ class Recorder:
         self.reached["tokens in flight"] += sum(plan.num_pending)
         self.reached["blocks copied"] += len(reservation.copies)
         self.reached["blocks evicted"] += len(reservation.evicted)
-
-
-class PreemptingScheduler(Scheduler):
-    """Preempts each choice of the named requests, once each, when it has emitted these numbers of tokens."""
-
-    __slots__ = ("_due",)
-
-    def __init__(self, requests: Sequence[Request], counts: Sequence[int]) -> None:
-        self._due = {
-            (request.request_id, choice): sorted(counts) for request in requests for choice in range(request.sampling.n)
-        }
-
-    def choose_victims(self, view: View) -> tuple[Choice, ...]:
-        """See `Scheduler.choose_victims`."""
-        chosen = list(super().choose_victims(view))
-        for seq in view.running:
-            due = self._due.get((seq.request.request_id, seq.choice), [])
-            if due and len(seq.tokens) - seq.prompt_len >= due[0] and not seq.pending_forks:
-                due.pop(0)
-                if seq not in chosen:
-                    chosen.append(seq)
-        return tuple(chosen)
 
 
 def _has_run(launch: Launch) -> bool:

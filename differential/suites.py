@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from differential import served_law
 from differential.sampling_stats import SUITE_ID, check_sampler
 from properties.suite import CheckResult, Profile, Suite, SuiteContext
 from properties.verdict import Verdict
@@ -84,6 +85,7 @@ VERIFICATION_LAW, VERIFICATION_POWER = (
 )
 SUITES: tuple[Suite, ...] = (
     Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),
+    Suite(served_law.SUITE_ID, "statistics through the engine", served_law.check_served, share_s=12.0),
     SAMPLER_LAW,
     PROCESSED,
     VERIFICATION_LAW,

@@ -10,9 +10,10 @@ import torch
 
 from differential.enumerated_law import law_of_step
 from differential.error_budget import TOTAL_ALPHA
+from differential.rare_counts import rare_effect
 from differential.suites import VERIFICATION_LAW
 from differential.verification_cases import ENGINE, FOUR, OPPOSED, RACING, Addresses, Speculator, steps
-from differential.verification_draws import grid, of_joint, pooled, rare_effect, tally
+from differential.verification_draws import grid, of_joint, pooled, tally
 from differential.verification_law import Count, Found, check_verification, exact_checks, violation_of_law
 from differential.verification_power import EFFECT, Design, check_power, design, p_values
 from differential.verification_slips import SLIPS, Slip

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
 
 from differential.enumerated_law import Law, law_of_end, law_of_step, law_of_text
 from differential.exact_law import NotIntegrable, Outcomes, Variables
-from differential.sampling_stats import POWER, Question, law_of_difference
+from differential.rare_counts import rare_statistic
+from differential.sampling_stats import Question, law_of_difference
 from differential.verification_cases import FIRST, FOUR, MIXED, Addresses, Case, Speculator, spread, steps, texts
 from engine_under_test.sampling.noise import PhiloxNoise
 from properties.suite import Profile, Statistic
@@ -252,38 +252,16 @@ def of_rare(outcomes: Outcomes, alpha: float) -> tuple[Statistic, Violation | No
     """Whether the rarest token comes first as often as the target says: its count is Poisson, near enough."""
     num, token = len(outcomes), len(WIDE_CASE.target) - 1
     share = WIDE_CASE.target[0][token]
-    count, mean = int((outcomes[:, 1] == token).sum()), num * share
-    p = min(1.0, 2 * min(stats.poisson.cdf(count, mean), stats.poisson.sf(count - 1, mean)))
-    effect, power = rare_effect(mean)
-    statistic = Statistic(
-        id="verification-rare",
-        null=f"token {token} comes first {share:.1e} of the time",
-        statistic=f"Poisson count {count} where {mean:.0f} are expected",
-        n=num,
-        alpha=alpha,
-        tv_min=effect / num,
-        power=power,
-        p=float(p),
-        verdict=Verdict.INVALID if p < alpha else Verdict.VALID,
+    count = int((outcomes[:, 1] == token).sum())
+    statistic = rare_statistic(
+        "verification-rare", f"token {token} comes first {share:.1e} of the time", count, num, share, alpha
     )
-    if p >= alpha:
+    if statistic.verdict is Verdict.VALID:
         return statistic, None
     return statistic, Violation(
         "ST-1",
         "speculation is lossless",
         f"{num:,} samples",
         f"token {token} first {count} times",
-        f"{mean:.0f}, p >= {alpha:.0e}",
+        f"{num * share:.0f}, p >= {alpha:.0e}",
     )
-
-
-def rare_effect(mean: float, alpha: float = 1e-8) -> tuple[float, float]:
-    """By how much a Poisson mean must differ to be found with `POWER`, upwards or downwards, and the power there."""
-    low, high = stats.poisson.ppf(alpha / 2, mean), stats.poisson.isf(alpha / 2, mean)
-
-    def power(other: float) -> float:
-        return float(stats.poisson.sf(high, other) if other > mean else stats.poisson.cdf(low - 1, other))
-
-    up = optimize.brentq(lambda other: power(other) - POWER, mean + 1e-9, 10 * mean + 1000)
-    down = optimize.brentq(lambda other: power(other) - POWER, 1e-9, mean - 1e-9)
-    return (up - mean, power(up)) if up - mean > mean - down else (mean - down, power(down))

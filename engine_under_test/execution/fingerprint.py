@@ -350,14 +350,16 @@ class FingerprintRunner:
             [len(request.prompt) for request in requests],
             histories(plan, places, self._token_in_flight),
         )
-        tokens, logprobs = sample_and_tell(
-            law.logits(law.mix(digests), self._token_words), draws, self._noise, self._processors
-        )
+        tokens, logprobs = sample_and_tell(self._logits(digests), draws, self._noise, self._processors)
         if not (logprobs or parts):
             return tokens, NOTHING_TOLD
         kept = stand(plan, places, tokens).kept
         of_kept = [logprobs[number] for number in kept] if logprobs else ()
         return tokens, columns(plan, [sampled[number] for number in kept], of_kept, parts, self._prompt_logits(read, parts))
+
+    def _logits(self, digests: law.Words) -> npt.NDArray[np.float64]:
+        """[rows, vocabulary]: which token may follow what these digests weigh."""
+        return law.logits(law.mix(digests), self._token_words)
 
     def _prompt_logits(self, read: Sequence[law.Words], parts: Sequence[PromptPart]) -> Iterator[npt.NDArray[np.float64]]:
         """The logits behind each position of each part, in turn."""

@@ -1,0 +1,232 @@
+"""The suite `served-law`: what an engine draws for its users is the law, however it is made to serve. (ST-2, ST-3)
+
+Requests to an engine on the Markov model (`markov.py`), in several ways (`served.py`); every token is a sample. Of each way is
+asked: do steps follow their law, and are tokens independent whose requests, choices or places follow each other, that were drawn
+beside each other in one step, or on both sides of a preemption. Differences of two tokens are mapped to a uniform number, so that
+a token drawn twice shows, whatever came between. Over all ways: do rare steps come as often as they should, do those without
+probability ever. Never: a second try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from differential.error_budget import Ledger, Probabilities
+from differential.markov import LAW, NEVER, RARE, VOCABULARY, Tokens, shifts, steps
+from differential.rare_counts import rare_statistic
+from differential.sampling_stats import Question, judge, law_of_difference, violation_of
+from differential.served import LENGTH, WAYS, Place, Served, Way, serve
+from engine_under_test.seams import Noise
+from properties.invariants.catalogue import CATALOGUE
+from properties.suite import CheckResult, Failure, Profile, Statistic, SuiteContext
+from properties.verdict import Verdict, Violation, merge
+
+SUITE_ID = "served-law"
+# Choices of each way. In profile pr each way's tokens find a total variation of 3 %, in profile nightly of 1 %.
+CHOICES = {Profile.QUICK: 256, Profile.PR: 1088, Profile.NIGHTLY: 9000}
+LEAST = 1000  # expected of a cell, as `error_budget.pearson` wants it
+_MOST_CELLS = 16
+_NULLS = {
+    "request": "tokens of requests whose seeds are neighbours are independent",
+    "choice": "tokens of neighbouring choices of a request are independent",
+    "position": "tokens that follow each other are independent but for the law",
+    "row": "tokens of neighbouring rows of one step are independent",
+    "resumed": "the token behind a preemption and the one before it are independent but for the law",
+}
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Two tokens each: where they stand in [requests, choices, LENGTH], flattened."""
+
+    one: npt.NDArray[np.int64]
+    other: npt.NDArray[np.int64]
+
+
+def pooled_law(num: int) -> tuple[Tokens, Probabilities]:
+    """The cell of each step, and the law of cells: as many as expect enough, the others and those without probability with the
+    rarest of them."""
+    order = np.argsort(-LAW, kind="stable")
+    cell, shares = np.zeros(VOCABULARY, np.int64), [0.0]
+    for token in order.tolist():
+        if shares[-1] * num >= LEAST:
+            shares.append(0.0)
+        cell[token] = len(shares) - 1
+        shares[-1] += LAW[token]
+    if len(shares) > 1 and shares[-1] * num < LEAST:
+        cell[cell == len(shares) - 1] -= 1
+        rest = shares.pop()
+        shares[-1] += rest
+    law = np.array(shares)
+    return cell, law / law.sum()
+
+
+def of_steps(served: Served, found: Tokens) -> Question:
+    """Whether the steps of one way follow their law."""
+    cell, law = pooled_law(found.size)
+    null = f"tokens drawn by the engine, {served.way.name}, follow their law"
+    counts = np.bincount(cell[found.reshape(-1)], minlength=len(law))
+    return Question(f"served-{slug(served.way)}-law", "ST-2", "sampler", null, counts, law)
+
+
+def slug(way: Way) -> str:
+    return way.name.replace(" ", "-")
+
+
+def neighbours(served: Served) -> Iterator[tuple[str, Pairs]]:
+    """Disjoint pairs of tokens in each direction."""
+    num, choices = served.texts.shape[:2]
+    index = np.arange(num * choices * LENGTH).reshape(num, choices, LENGTH)
+    for axis, name in enumerate(("request", "choice", "position")):
+        pairs = np.moveaxis(index, axis, 0)
+        even = len(pairs) // 2 * 2
+        yield name, Pairs(pairs[0:even:2].reshape(-1), pairs[1:even:2].reshape(-1))
+    rows = [pair for places in served.beside for pair in zip(places[0::2], places[1::2], strict=False)]
+    yield "row", Pairs(_flat(index, [one for one, _ in rows]), _flat(index, [other for _, other in rows]))
+    if served.way.preempts_at:
+        behind = _flat(index, served.resumed)
+        yield "resumed", Pairs(behind - 1, behind)
+
+
+def _flat(index: npt.NDArray[np.int64], places: Sequence[Place]) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = index[tuple(np.array(places, np.int64).reshape(-1, 3).T)]
+    return found
+
+
+def differences(served: Served, pairs: Pairs, chance: np.random.Generator) -> Floats:
+    """A number for each pair, uniform if its tokens are independent. Behind different tokens, or at different positions, a
+    difference is uniform since shifts are; behind the same ones it is the difference of two steps. Both are mapped by their
+    distribution function, spread over its jumps at random."""
+    begin = served.way.prompt_len
+    tokens, moved = served.texts[..., begin:].reshape(-1), shifts(served.texts, begin).reshape(-1)
+    difference = (tokens[pairs.other] - tokens[pairs.one]) % VOCABULARY
+    is_same = (moved[pairs.other] == moved[pairs.one]) & _same_context(served, pairs)
+    law = np.where(is_same[:, None], law_of_difference(LAW), np.full(VOCABULARY, 1 / VOCABULARY))
+    at = np.arange(len(difference))
+    below = law.cumsum(axis=1)[at, difference]
+    found: Floats = np.clip(below - chance.random(len(difference)) * law[at, difference], 0.0, 1 - 1e-12)
+    return found
+
+
+def _same_context(served: Served, pairs: Pairs) -> npt.NDArray[np.bool_]:
+    """Whether both stand at the same position behind the same two tokens."""
+    begin = served.way.prompt_len
+    texts = served.texts
+    codes = (texts[..., begin - 2 : -2] * VOCABULARY + texts[..., begin - 1 : -1]) * LENGTH + np.arange(LENGTH)
+    flat = codes.reshape(-1)
+    found: npt.NDArray[np.bool_] = flat[pairs.one] == flat[pairs.other]
+    return found
+
+
+def of_neighbours(served: Served, name: str, pairs: Pairs, chance: np.random.Generator) -> Question | None:
+    """Whether the tokens of pairs are independent; None if there are too few pairs to say anything."""
+    cells = min(_MOST_CELLS, len(pairs.one) // LEAST)
+    if cells < 2:
+        return None
+    numbers = (differences(served, pairs, chance) * cells).astype(np.int64)
+    null = f"{_NULLS[name]}, {served.way.name}"
+    law = np.full(cells, 1 / cells)
+    return Question(f"served-{slug(served.way)}-{name}", "ST-3", "noise", null, np.bincount(numbers, minlength=cells), law)
+
+
+@dataclass(slots=True)
+class Found:
+    """What a run has come to so far."""
+
+    answers: list[Statistic]
+    broken: list[Violation]
+    missed: list[str]
+    rare: int = 0
+    tokens: int = 0
+
+    def judge(self, question: Question, ledger: Ledger) -> None:
+        answer = judge(question, ledger)
+        self.answers.append(answer)
+        if answer.verdict is Verdict.INVALID:
+            self.broken.append(violation_of(question, answer))
+
+    def take(self, served: Served, ledger: Ledger, chance: np.random.Generator) -> None:
+        """Every question about one way."""
+        if served.broken:
+            what = f"{served.broken[0]}; {len(served.broken)} such choices"
+            self.broken.append(Violation("SC-12", CATALOGUE["SC-12"].name, served.way.name, what, f"{LENGTH} tokens each"))
+            return
+        found = steps(served.texts, served.way.prompt_len)
+        counts = np.bincount(found.reshape(-1), minlength=VOCABULARY)
+        self.rare += int(counts[list(RARE)].sum())
+        self.tokens += found.size
+        if impossible := int(counts[list(NEVER)].sum()):
+            said = f"{impossible} tokens without probability"
+            self.broken.append(Violation("ST-2", "sampler", f"{found.size:,} tokens, {served.way.name}", said, "none"))
+        self.judge(of_steps(served, found), ledger)
+        for name, pairs in neighbours(served):
+            question = of_neighbours(served, name, pairs, chance)
+            if question is None:
+                self.missed.append(f"{served.way.name}: {len(pairs.one)} pairs ({name}), of which nothing can be said")
+            else:
+                self.judge(question, ledger)
+        self.missed += served.missed
+
+    def judge_rare(self, ledger: Ledger) -> None:
+        share = float(LAW[list(RARE)].sum())
+        null = f"rare tokens come {share:.1%} of the time"
+        answer = rare_statistic("served-rare", null, self.rare, self.tokens, share, ledger.take("served-rare"))
+        self.answers.append(answer)
+        if answer.verdict is Verdict.INVALID:
+            self.broken.append(
+                Violation("ST-2", "sampler", null, f"{answer.statistic}, p = {answer.p:.1e}", f"{answer.alpha:.0e}")
+            )
+
+
+def ways_of(profile: Profile) -> Sequence[Way]:
+    """All, but in profile quick the plainest and the one with everything."""
+    return (WAYS[0], WAYS[-1]) if profile is Profile.QUICK else WAYS
+
+
+def check_served(context: SuiteContext, noise: Noise | None = None) -> CheckResult:
+    """The suite: every way, then what is rare."""
+    again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}  # the same samples, not another try
+    found, ledger, ways = Found([], [], []), Ledger(), ways_of(context.profile)
+    reached: dict[str, int] = {}
+    for number, way in enumerate(ways):
+        context.progress(number, len(ways))
+        chance = np.random.default_rng([context.seed, number])
+        requests = 2 * -(-CHOICES[context.profile] // (2 * way.choices))
+        # Ways and runs whose seeds are near each other shall not share addresses: 2^24 seeds lie between them.
+        first_seed = (context.seed << 32) + (number << 24)
+        served = serve(way, requests, first_seed, chance, partial(context.progress, number, len(ways)), noise)
+        found.take(served, ledger, chance)
+        reached |= {f"{name}, {way.name}": served.reached.get(name, 0) for name in way.floors}
+    context.progress(len(ways), len(ways))
+    if found.tokens:
+        found.judge_rare(ledger)
+    laws = [each for each in found.answers if each.id.endswith("-law")]
+    return CheckResult(
+        SUITE_ID,
+        Verdict.INVALID if found.broken else Verdict.UNKNOWN if found.missed else merge(each.verdict for each in found.answers),
+        examples=found.tokens,
+        ops=found.tokens,
+        reached=reached,
+        missed=() if found.broken else tuple(found.missed),
+        invariants={"ST-2": 2 * len(laws) + 1, "ST-3": len(found.answers) - len(laws)},
+        failures=tuple(Failure(each, seed=f"{context.seed:#x}", world=again) for each in found.broken),
+        statistics=tuple(found.answers),
+        note=_note(found, laws, len(ways)),
+    )
+
+
+def _note(found: Found, laws: Sequence[Statistic], num_ways: int) -> str:
+    if not laws:
+        return "no way of serving came to its end"
+    coarsest = max(each.tv_min for each in laws)
+    return (
+        f"{found.tokens:,} tokens drawn by an engine in {num_ways} ways; each way's law finds a total variation of {coarsest:.2%} "
+        f"with power {min(each.power for each in laws):.3f}"
+    )
