@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 		$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }; \
 	fi
 	echo 'installing assay and its tools into $(VENV), pinned by constraints.txt (two or three minutes the first time)'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,model,reference,chaos,connector]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,model,reference,grammar,chaos,connector]'
 	touch $(STAMP)
 
 gate: $(STAMP)

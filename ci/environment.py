@@ -16,6 +16,7 @@ from engine_under_test.errors import BadInput
 _EXTRAS = {
     "model": ("torch", "triton", "gguf", "safetensors", "tokenizers"),
     "reference": ("torch", "transformers"),
+    "grammar": ("llguidance",),
     "connector": ("msgpack", "xxhash"),
     "chaos": ("toxiproxy", "docker", "psutil"),
     "cluster": ("ray",),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from engine_under_test.book import Book, LiveRequest
 from engine_under_test.config import EngineConfig
 from engine_under_test.drafting import Drafting
-from engine_under_test.errors import OutOfBlocks, ProtocolError, RunnerError
+from engine_under_test.errors import ConfigError, OutOfBlocks, ProtocolError, RunnerError
 from engine_under_test.events import Counters
 from engine_under_test.execution.runner import Runner
 from engine_under_test.flights import Flights, InFlight
@@ -23,7 +23,7 @@ from engine_under_test.kv.prefix_index import blake2b_16
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.scheduling.admission import refusal_at_the_door
 from engine_under_test.scheduling.scheduler import Scheduler
-from engine_under_test.seams import BlockGate, Clock, Hasher, Observer
+from engine_under_test.seams import BlockGate, Clock, Grammars, Hasher, Observer
 from engine_under_test.sequence import PlannedRow, Sequence
 from engine_under_test.types import (
     Adapter,
@@ -74,8 +74,15 @@ class Engine:
         scheduler: Scheduler | None = None,
         remote: Callable[[KvTransaction, Book], RemotePrefixes] | None = None,
         drafting: Drafting | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
+        if grammars is not None and grammars.vocab_size != config.vocab_size:
+            raise ConfigError(
+                f"grammars must be compiled for the vocabulary of the engine, {config.vocab_size} tokens, found "
+                f"{grammars.vocab_size}; hand in those of this model"
+            )
         self.config = config
+        self._grammars = grammars
         self._journal = Journal(observer)
         self._runner = runner
         self._clock = clock if clock is not None else SystemClock()
@@ -102,7 +109,7 @@ class Engine:
 
     def submit(self, request: Request) -> Admission:
         """Accepts the request, or refuses it with a reason and keeps nothing of it."""
-        refusal = refusal_at_the_door(request, self.config, self._clock.now(), self._book.adapters.listed)
+        refusal = refusal_at_the_door(request, self.config, self._clock.now(), self._book.adapters.listed, self._grammars)
         if refusal is None and request.request_id in self._book.live:
             message = f"an identifier must not be in use, found {request.request_id!r} live; wait for its end or use another"
             refusal = (RefusalReason.DUPLICATE_ID, message)

@@ -6,7 +6,7 @@ refuses the k-th block, a clock that it moves by hand. The engine never asks whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_under_test.events import Event
-from engine_under_test.types import History
+from engine_under_test.types import GrammarSpec, History
 
 
 class Clock(Protocol):
@@ -78,6 +78,22 @@ class Noise(Protocol):
         self, seed: int, choice: int, position: int, purpose: int, lanes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
         """What `uniform` gives at some lanes of one draw: where few of many tokens are left, few lanes are wanted."""
+
+
+class Grammars(Protocol):
+    """What compiles grammars and says which tokens they allow: a pure function of grammar and output, so that nothing of it can
+    be left over from a token that was not committed, or from another row."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def why_not(self, spec: GrammarSpec) -> str | None:
+        """Why nothing can be made of a grammar, in one sentence, found within a stated budget; None: it can be used."""
+
+    def allowed(self, spec: GrammarSpec, output: Sequence[int], ends: Collection[int]) -> npt.NDArray[np.bool_]:
+        """[vocabulary]: the tokens that may follow an output. ``ends``, the stop tokens, are no text: they may follow where the
+        text is complete, and behind one of them, or behind what the grammar forbids, nothing else may. RunnerError where the
+        next token takes more work than the budget."""
 
 
 class LogitsProcessor(Protocol):

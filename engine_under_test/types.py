@@ -47,6 +47,7 @@ class RefusalReason(StrEnum):
     TOKEN_OUT_OF_VOCABULARY = "token_out_of_vocabulary"
     UNKNOWN_ADAPTER = "unknown_adapter"  # this adapter is not loaded, or not in this version
     DEADLINE_PASSED = "deadline_passed"
+    GRAMMAR = "grammar"  # can not be compiled within its budget, or nobody handed in what compiles it
 
 
 class Status(StrEnum):
@@ -75,6 +76,23 @@ class Media:
     digest: str
     start: int
     length: int
+
+
+class GrammarKind(StrEnum):
+    """How a grammar is written."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """Which texts an output may be. ``sources``: one JSON schema, one regular expression that the whole text matches, or the
+    choices. The text is the bytes of the output's tokens, without the stop token at its end."""
+
+    kind: GrammarKind
+    sources: tuple[str, ...]
 
 
 class LogprobsMode(StrEnum):
@@ -111,11 +129,12 @@ class SamplingParams:
     keeps the most probable tokens until their sum reaches p.
 
     Before the temperature, in this order (`History` says what prompt and output are): ``allowed_token_ids`` keeps these tokens
-    only, () all; ``bad_words``: token sequences that the output never holds; ``processors``: names of the `LogitsProcessor`s
-    of the engine that are applied, in this order; ``logit_bias``: (token, -100 .. 100) pairs that are added;
-    ``repetition_penalty`` (0.001 .. 1000; 1 is off) divides positive logits and multiplies negative ones of tokens of prompt
-    and output; ``frequency_penalty`` and ``presence_penalty`` (-2 .. 2; 0 is off) are taken off tokens of the output, the
-    first for each time that they stand there, the second once.
+    only, () all; ``grammar`` keeps those behind which the output can still become one of its texts, and stop tokens, of which
+    there must be some, where it is one; ``bad_words``: token sequences that the output never holds; ``processors``: names of
+    the `LogitsProcessor`s of the engine that are applied, in this order; ``logit_bias``: (token, -100 .. 100) pairs that are
+    added; ``repetition_penalty`` (0.001 .. 1000; 1 is off) divides positive logits and multiplies negative ones of tokens of
+    prompt and output; ``frequency_penalty`` and ``presence_penalty`` (-2 .. 2; 0 is off) are taken off tokens of the output,
+    the first for each time that they stand there, the second once.
 
     ``logprobs``: with each token come log-probabilities, its own and the so many highest (0: its own only; the size of the
     vocabulary or more: all); None: none. ``prompt_logprobs``: the same, raw, for each token of the prompt but the first.
@@ -131,6 +150,7 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     allowed_token_ids: tuple[int, ...] = ()
+    grammar: GrammarSpec | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
     processors: tuple[str, ...] = ()
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -148,6 +168,7 @@ class SamplingParams:
             self.repetition_penalty != 1
             or self.frequency_penalty != 0
             or self.presence_penalty != 0
+            or self.grammar is not None
             or bool(self.allowed_token_ids or self.bad_words or self.processors or self.logit_bias)
         )
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from engine_under_test.events import DeviceChoice
-from engine_under_test.types import Adapter, LogprobsMode, Media, Request, SamplingParams
+from engine_under_test.types import Adapter, GrammarKind, GrammarSpec, LogprobsMode, Media, Request, SamplingParams
 
 
 class OpKind(StrEnum):
@@ -126,6 +126,9 @@ def _sampling_from_json(data: dict[str, Any]) -> SamplingParams:
         fields[name] = tuple(map(tuple, fields.get(name, ())))
     if "logprobs_mode" in fields:
         fields["logprobs_mode"] = LogprobsMode(fields["logprobs_mode"])
+    if "grammar" in fields:
+        kind, sources = fields["grammar"]["kind"], fields["grammar"]["sources"]
+        fields["grammar"] = GrammarSpec(GrammarKind(kind), tuple(sources))
     return SamplingParams(**fields)
 
 

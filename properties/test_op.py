@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_under_test.types import Adapter, Media, Request, SamplingParams
+from engine_under_test.types import Adapter, GrammarKind, GrammarSpec, Media, Request, SamplingParams
 from properties.op import Op, OpKind
 
 _tokens = st.lists(st.integers(0, 2**31), max_size=4).map(tuple)
@@ -24,6 +24,7 @@ _sampling = st.builds(
     top_k=st.integers(-1, 9),
     top_p=st.floats(allow_nan=False),
     min_p=st.floats(allow_nan=False),
+    grammar=st.none() | st.builds(GrammarSpec, st.sampled_from(GrammarKind), st.lists(st.text(max_size=3)).map(tuple)),
 )
 _requests = st.builds(
     Request,

@@ -7,12 +7,13 @@ Both runners use it, and only for plans in which some row asks (`Plan.outputs`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from engine_under_test.errors import RunnerError
 from engine_under_test.execution.verifying import Places
 from engine_under_test.sampling.logprobs import told
 from engine_under_test.types import History, Logprobs, Plan, RowId
@@ -48,6 +49,13 @@ def histories(plan: Plan, places: Places, in_flight: TokenInFlight) -> list[Hist
         known = output + tuple([in_flight(plan.row_id(row), position) for position in missing])
         found.append(History(prompt, known + drafts[row][: max(end - first, 0)]))
     return found
+
+
+def require_drawn(stuck: Mapping[int, str], rows: Sequence[int], kept: Iterable[int]) -> None:
+    """Raises RunnerError, with the rows to blame, if a draw that is kept was none (`Sampled.stuck`). ``rows``: of each draw."""
+    found = [number for number in kept if number in stuck] if stuck else ()
+    if found:
+        raise RunnerError(stuck[found[0]], tuple(dict.fromkeys(rows[number] for number in found)))
 
 
 def prompt_parts(plan: Plan) -> list[PromptPart]:

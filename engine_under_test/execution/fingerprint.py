@@ -23,7 +23,7 @@ import numpy.typing as npt
 from engine_under_test.errors import RunnerError
 from engine_under_test.execution import cells as law
 from engine_under_test.execution.adapter_rows import check_slots
-from engine_under_test.execution.asked import NOTHING_TOLD, PromptPart, Told, columns, histories, prompt_parts
+from engine_under_test.execution.asked import NOTHING_TOLD, PromptPart, Told, columns, histories, prompt_parts, require_drawn
 from engine_under_test.execution.device import ImmediateDevice
 from engine_under_test.execution.landing import DeviceLaunch, Outcome
 from engine_under_test.execution.moves import BlockMove, BlockMoves
@@ -32,7 +32,7 @@ from engine_under_test.execution.verifying import Places, places_of, stand
 from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Draws, sample_and_tell
-from engine_under_test.seams import Device, DeviceOp, Fence, Memory, Noise, Page, StreamDevice
+from engine_under_test.seams import Device, DeviceOp, Fence, Grammars, Memory, Noise, Page, StreamDevice
 from engine_under_test.types import AdapterLoad, BlockCopy, Plan, Reservation, RowId
 
 BUFFER = "kv"  # of every page that this runner declares
@@ -91,6 +91,7 @@ class FingerprintRunner:
         memory: Memory | None = None,
         processors: Processors = NO_PROCESSORS,
         num_adapter_slots: int = 0,
+        grammars: Grammars | None = None,
     ) -> None:
         self.store: law.Words = np.full(((num_blocks + 1) * block_size, 2), law.POISON)
         self._adapter_slots = [0, *[int(law.POISON)] * num_adapter_slots]  # the word of each; slot 0 stands for none
@@ -105,6 +106,7 @@ class FingerprintRunner:
         self._streams = StepStreams(self._device, memory) if isinstance(self._device, StreamDevice) else None
         self._noise: Noise = PhiloxNoise() if noise is None else noise
         self._processors = processors
+        self._grammars = grammars
         self._all_slots = frozenset(range(len(self.store)))
         self._all_blocks = frozenset(range(num_blocks + 1))
         self._all_tokens = frozenset(range(vocab_size))
@@ -350,10 +352,11 @@ class FingerprintRunner:
             [len(request.prompt) for request in requests],
             histories(plan, places, self._token_in_flight),
         )
-        tokens, logprobs = sample_and_tell(self._logits(digests), draws, self._noise, self._processors)
-        if not (logprobs or parts):
+        tokens, logprobs, stuck = sample_and_tell(self._logits(digests), draws, self._noise, self._processors, self._grammars)
+        if not (logprobs or parts or stuck):
             return tokens, NOTHING_TOLD
         kept = stand(plan, places, tokens).kept
+        require_drawn(stuck, sampled, kept)
         of_kept = [logprobs[number] for number in kept] if logprobs else ()
         return tokens, columns(plan, [sampled[number] for number in kept], of_kept, parts, self._prompt_logits(read, parts))
 

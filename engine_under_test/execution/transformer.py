@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from engine_under_test.errors import ConfigError, RunnerError
-from engine_under_test.execution.asked import NOTHING_TOLD, PromptPart, columns, prompt_parts
+from engine_under_test.execution.asked import NOTHING_TOLD, PromptPart, columns, prompt_parts, require_drawn
 from engine_under_test.execution.attention import Attention, choose_attention, describe
 from engine_under_test.execution.batch import check_fit, draws, lay_out, num_bytes
 from engine_under_test.execution.device import ImmediateDevice
@@ -31,9 +31,9 @@ from engine_under_test.model.llama import Product
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights
 from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors
 from engine_under_test.sampling.noise import PhiloxNoise
-from engine_under_test.sampling.sampler import Sampled
+from engine_under_test.sampling.sampler import Draws, Sampled
 from engine_under_test.sampling.torch_sampler import sample_and_tell
-from engine_under_test.seams import Device, DeviceOp, Fence, Memory, Noise, Page, Space, StreamDevice
+from engine_under_test.seams import Device, DeviceOp, Fence, Grammars, Memory, Noise, Page, Space, StreamDevice
 from engine_under_test.types import BlockCopy, Plan, Reservation
 
 _TOKEN_BYTES = 8
@@ -62,7 +62,7 @@ class TransformerRunner:
     The weights' type and place are those of the whole computation. ``attention``: the back end; without one, what the place
     runs fastest. ``is_batch_invariant``: logits do not depend, in any bit, on what shares a row's batch (slower).
     ``product``: how matrices are multiplied, ``x @ w.T``; of a rank among several, with the sums over all of them.
-    ``processors``: what requests name in `SamplingParams.processors`.
+    ``processors``: what requests name in `SamplingParams.processors`; ``grammars``: what compiles those of requests.
     ``packs_weights``: decodes on a CPU are quicker, for three times the weights' memory (float32; not in the invariant mode).
     """
 
@@ -80,6 +80,7 @@ class TransformerRunner:
         packs_weights: bool = False,
         product: Product | None = None,
         processors: Processors = NO_PROCESSORS,
+        grammars: Grammars | None = None,
     ) -> None:
         if is_batch_invariant and product is not None:
             raise ConfigError("the batch-invariant mode has products of its own, found others asked for; leave one of them out")
@@ -102,6 +103,7 @@ class TransformerRunner:
         self._streams = StepStreams(self._device, memory) if isinstance(self._device, StreamDevice) else None
         self._noise: Noise = PhiloxNoise() if noise is None else noise
         self._processors = processors
+        self._grammars = grammars
         self._memory = StepMemory(memory)
         if product is None:
             product = choose_product(weights, packs_weights=packs_weights)
@@ -206,8 +208,9 @@ class TransformerRunner:
             asked = draws(plan, self._last.find)
             if rows:
                 self._memory.take("tokens on the host", _TOKEN_BYTES * len(rows), Space.HOST)
-            drawn, logprobs = sample_and_tell(logits, asked, self._noise, self._processors) if rows else Sampled([])
+            drawn, logprobs, stuck = self._sample(logits, asked)
             tokens, kept = stand(plan, places, drawn)
+            require_drawn(stuck, rows, kept)
             told = NOTHING_TOLD
             if logprobs or parts:
                 prompt_logits = whole[len(rows) :].to("cpu", torch.float64).numpy()
@@ -221,6 +224,11 @@ class TransformerRunner:
         row_ids = plan.row_ids()
         self._last.remember([(row_ids[rows[number]], places.positions[number], drawn[number]) for number in kept])
         return Outcome(tokens, None, logits, told)
+
+    def _sample(self, logits: torch.Tensor, asked: Draws) -> Sampled:
+        if not asked.params:
+            return Sampled([])
+        return sample_and_tell(logits, asked, self._noise, self._processors, self._grammars)
 
     def _compute(self, plan: Plan, reservation: Reservation, parts: Sequence[PromptPart]) -> torch.Tensor:
         """The logits of the rows that sample, then those of the parts of prompts."""

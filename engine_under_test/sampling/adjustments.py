@@ -13,13 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_under_test.errors import RunnerError
-from engine_under_test.seams import LogitsProcessor
-from engine_under_test.types import History, SamplingParams
+from engine_under_test.seams import Grammars, LogitsProcessor
+from engine_under_test.types import GrammarSpec, History, SamplingParams
 
 Row = npt.NDArray[np.float64]  # [vocabulary]
 Processors = Mapping[str, LogitsProcessor]
 
 NO_PROCESSORS: Processors = {}
+
+
+class NothingLeft(RunnerError):
+    """No token can be drawn for a row with a grammar, since whatever was drawn might break it."""
 
 
 def keep_allowed(row: Row, allowed: Sequence[int]) -> None:
@@ -29,6 +33,20 @@ def keep_allowed(row: Row, allowed: Sequence[int]) -> None:
         kept = row[places]
         row.fill(-np.inf)
         row[places] = kept
+
+
+def keep_grammatical(
+    row: Row, spec: GrammarSpec | None, output: Sequence[int], ends: Sequence[int], grammars: Grammars | None
+) -> None:
+    """Drops every token that the grammar does not allow behind the output; None drops none."""
+    if spec is None:
+        return
+    if grammars is None:
+        raise RunnerError("a grammar must be compiled by what was handed to the runner (`Grammars`), found nothing; hand it in")
+    try:
+        row[~grammars.allowed(spec, output, ends)] = -np.inf
+    except RunnerError as error:
+        raise NothingLeft(str(error)) from error
 
 
 def banned_by(bad_words: Sequence[Sequence[int]], output: Sequence[int]) -> list[int]:
@@ -84,12 +102,36 @@ def penalise_presence(row: Row, penalty: float, output: Sequence[int]) -> None:
         row[np.unique(output)] -= penalty
 
 
-def adjust(row: Row, params: SamplingParams, history: History, processors: Processors = NO_PROCESSORS) -> None:
-    """All steps on one row, in their order, in place."""
+def adjust(
+    row: Row,
+    params: SamplingParams,
+    history: History,
+    processors: Processors = NO_PROCESSORS,
+    grammars: Grammars | None = None,
+) -> None:
+    """All steps on one row, in their order, in place. Raises NothingLeft rather than have a grammar broken."""
     keep_allowed(row, params.allowed_token_ids)
+    keep_grammatical(row, params.grammar, history.output, params.stop_token_ids, grammars)
     drop_bad_words(row, params.bad_words, history.output)
     run_processors(row, params.processors, processors, history)
     add_bias(row, params.logit_bias)
     penalise_repetition(row, params.repetition_penalty, history)
     penalise_frequency(row, params.frequency_penalty, history.output)
     penalise_presence(row, params.presence_penalty, history.output)
+    if params.grammar is not None and row.max() == -np.inf:
+        raise NothingLeft(
+            f"a token must be left that the grammar allows, found none behind {len(history.output)} tokens; leave other "
+            "restrictions away"
+        )
+
+
+def stuck_after(
+    row: Row, params: SamplingParams, history: History, processors: Processors, grammars: Grammars | None
+) -> str | None:
+    """`adjust` for a place that may never be reached, as behind a draft that falls: why no token can be drawn there, or None."""
+    try:
+        adjust(row, params, history, processors, grammars)
+    except NothingLeft as error:
+        row.fill(-np.inf)
+        return str(error)
+    return None

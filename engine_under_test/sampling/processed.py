@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors, adjust
+from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors, stuck_after
+from engine_under_test.seams import Grammars
 from engine_under_test.types import History, SamplingParams
 
 
@@ -22,7 +23,12 @@ class RowState(NamedTuple):
     history: History
 
 
-def processed(logits: torch.Tensor, rows: Sequence[RowState], processors: Processors = NO_PROCESSORS) -> torch.Tensor:
+def processed(
+    logits: torch.Tensor,
+    rows: Sequence[RowState],
+    processors: Processors = NO_PROCESSORS,
+    grammars: Grammars | None = None,
+) -> torch.Tensor:
     """[rows, vocabulary] float64 probabilities, on the place of `logits` [rows, vocabulary], which stay as they are.
 
     A greedy row, and one of which nothing is left (token 0), has all of it on one token. Sums may differ from those of
@@ -31,7 +37,7 @@ def processed(logits: torch.Tensor, rows: Sequence[RowState], processors: Proces
     values = logits.to(torch.float64, copy=True)
     for row, state in enumerate(rows):
         if state.params.is_adjusted:
-            _adjust(values[row], state, processors)
+            _adjust(values[row], state, processors, grammars)
     _mask_early_stops(values, rows)
     top = values.amax(dim=1, keepdim=True)
     is_drawn = torch.tensor([state.params.temperature > 0 for state in rows], device=values.device)[:, None]
@@ -43,10 +49,10 @@ def processed(logits: torch.Tensor, rows: Sequence[RowState], processors: Proces
     return torch.where(is_drawn, scaled.softmax(dim=1), one)
 
 
-def _adjust(row: torch.Tensor, state: RowState, processors: Processors) -> None:
+def _adjust(row: torch.Tensor, state: RowState, processors: Processors, grammars: Grammars | None) -> None:
     """The steps in front of `min_tokens`, by the same code as everywhere: in place on the host, or there and back."""
     on_host = row.cpu()
-    adjust(on_host.numpy(), state.params, state.history, processors)
+    stuck_after(on_host.numpy(), state.params, state.history, processors, grammars)
     if on_host.data_ptr() != row.data_ptr():
         row.copy_(on_host)
 

@@ -6,16 +6,17 @@ Owns: how a token is chosen. Never: where logits come from, or where noise comes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors, adjust
+from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors, stuck_after
 from engine_under_test.sampling.logprobs import told
 from engine_under_test.sampling.processors import has_processors, truncate
-from engine_under_test.seams import Noise, Purpose
+from engine_under_test.seams import Grammars, Noise, Purpose
 from engine_under_test.types import History, Logprobs, LogprobsMode, SamplingParams
 
 Logits = npt.NDArray[np.float64]  # [rows, vocabulary]
@@ -37,10 +38,12 @@ class Draws(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """One token a row, and what is told beside it: None for a row that does not ask, () if none does."""
+    """One token a row, and what is told beside it: None for a row that does not ask, () if none does. ``stuck``: the rows for
+    which no token can be drawn (`adjustments.stuck_after`), with the reason: whatever stands there means nothing."""
 
     tokens: list[int]
     logprobs: Sequence[Logprobs | None] = ()
+    stuck: Mapping[int, str] = MappingProxyType({})
 
 
 def mask_tokens(logits: Logits, row: int, token_ids: Iterable[int]) -> None:
@@ -74,22 +77,31 @@ def gumbel_max(logits: Logits, temperatures: npt.NDArray[np.float64], uniforms: 
     return greedy(scores)
 
 
-def sample_and_tell(logits: Logits, draws: Draws, noise: Noise, processors: Processors = NO_PROCESSORS) -> Sampled:
+def sample_and_tell(
+    logits: Logits,
+    draws: Draws,
+    noise: Noise,
+    processors: Processors = NO_PROCESSORS,
+    grammars: Grammars | None = None,
+) -> Sampled:
     """All steps: one token a row, with log-probabilities where they are asked for. Changes `logits` in place."""
     if not draws.histories:
         return Sampled(sample(logits, draws, noise).tolist())
     columns = list(zip(draws.params, draws.histories, strict=True))
     raw = {row: logits[row].copy() for row, (params, _) in enumerate(columns) if asks_for(params, LogprobsMode.RAW)}
+    stuck: dict[int, str] = {}
     for row, (params, history) in enumerate(columns):
         if history is not None and params.is_adjusted:
-            adjust(logits[row], params, history, processors)
+            why = stuck_after(logits[row], params, history, processors, grammars)
+            if why is not None:
+                stuck[row] = why
     tokens: list[int] = sample(logits, draws, noise).tolist()
     logprobs: list[Logprobs | None] = [None] * len(tokens)
     for row, (params, _) in enumerate(columns):
         if params.logprobs is not None:
             whole = raw[row] if row in raw else scaled(logits[row], params)
             logprobs[row] = told(whole, tokens[row], params.logprobs)
-    return Sampled(tokens, logprobs if any(logprobs) else ())
+    return Sampled(tokens, logprobs if any(logprobs) else (), stuck)
 
 
 def asks_for(params: SamplingParams, mode: LogprobsMode) -> bool:

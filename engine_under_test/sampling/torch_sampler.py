@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors, adjust
+from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors, stuck_after
 from engine_under_test.sampling.logprobs import told
 from engine_under_test.sampling.processors import apply_min_p, apply_top_k, apply_top_p
 from engine_under_test.sampling.sampler import Draws, Sampled, asks_for, mask_early_stops, scaled
-from engine_under_test.seams import Noise, Purpose
+from engine_under_test.seams import Grammars, Noise, Purpose
 from engine_under_test.types import Logprobs, LogprobsMode, SamplingParams
 
 Floats = npt.NDArray[np.float64]
@@ -31,7 +31,13 @@ def sample(logits: torch.Tensor, draws: Draws, noise: Noise) -> list[int]:
     return sample_and_tell(logits, draws, noise).tokens
 
 
-def sample_and_tell(logits: torch.Tensor, draws: Draws, noise: Noise, processors: Processors = NO_PROCESSORS) -> Sampled:
+def sample_and_tell(
+    logits: torch.Tensor,
+    draws: Draws,
+    noise: Noise,
+    processors: Processors = NO_PROCESSORS,
+    grammars: Grammars | None = None,
+) -> Sampled:
     """The same, with log-probabilities for the rows that ask."""
     logits = logits.float()
     histories = draws.histories or (None,) * len(draws.params)
@@ -49,17 +55,20 @@ def sample_and_tell(logits: torch.Tensor, draws: Draws, noise: Noise, processors
     if warm and logits.shape[1] <= _SMALL_VOCABULARY:
         ahead = dict(zip(warm, _noise_of_rows(draws, warm, logits.shape[1], noise), strict=True))
     logprobs: list[Logprobs | None] = [None] * len(tokens)
+    stuck: dict[int, str] = {}
     for place, row in enumerate(on_host):
         params, history, logits_of_row = draws.params[row], histories[row], rows[place : place + 1]
         raw = logits_of_row[0].copy() if asks_for(params, LogprobsMode.RAW) else None
         if history is not None and params.is_adjusted:
-            adjust(logits_of_row[0], params, history, processors)
+            why = stuck_after(logits_of_row[0], params, history, processors, grammars)
+            if why is not None:
+                stuck[row] = why
         mask_early_stops(logits_of_row, _one(draws, row))
         drawn = scaled(logits_of_row[0], params)
         left, tokens[row] = _draw(drawn, draws, row, noise, ahead.get(row))
         if params.logprobs is not None:
             logprobs[row] = told(left if raw is None else raw, tokens[row], params.logprobs)
-    return Sampled(tokens, logprobs if any(logprobs) else ())
+    return Sampled(tokens, logprobs if any(logprobs) else (), stuck)
 
 
 def _greedy(logits: torch.Tensor, draws: Draws, but_for: Sequence[int]) -> list[int]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from engine_under_test.adapter_book import named
 from engine_under_test.config import EngineConfig, Order
+from engine_under_test.seams import Grammars
 from engine_under_test.sequence import Sequence
 from engine_under_test.types import Adapter, LogprobsMode, RefusalReason, Request, SamplingParams
 
@@ -30,7 +31,11 @@ _MAX_NOISE_WORD = 2**32 - 1  # choice and position are 32-bit words of a noise a
 
 
 def refusal_at_the_door(
-    request: Request, config: EngineConfig, now: float, adapters: Collection[Adapter] | None = None
+    request: Request,
+    config: EngineConfig,
+    now: float,
+    adapters: Collection[Adapter] | None = None,
+    grammars: Grammars | None = None,
 ) -> Refusal | None:
     """Why this engine can never run `request`, or None. The message names rule, found, expected and remedy.
 
@@ -46,7 +51,7 @@ def refusal_at_the_door(
         return RefusalReason.DEADLINE_PASSED, (
             f"deadline_s must lie ahead of the engine's clock, found {request.deadline_s} at {now}; send a later deadline"
         )
-    return None
+    return _refuse_grammar(request, grammars)
 
 
 def _is_int(value: object, low: int, high: int) -> bool:
@@ -169,6 +174,29 @@ def _refuse_processors(sampling: SamplingParams, config: EngineConfig) -> Refusa
                 "it to the runner, or leave it away"
             )
     return None
+
+
+def _refuse_grammar(request: Request, grammars: Grammars | None) -> Refusal | None:
+    """The last rule, since to compile a grammar takes time."""
+    sampling = request.sampling
+    if sampling.grammar is None:
+        return None
+    if not sampling.stop_token_ids:
+        return RefusalReason.OUT_OF_RANGE, (
+            "a grammar must have a stop token beside it that ends a complete text, found no stop_token_ids; name the model's"
+        )
+    if sampling.min_tokens:
+        return RefusalReason.OUT_OF_RANGE, (
+            f"min_tokens must be 0 beside a grammar, which alone says when a text is complete, found {sampling.min_tokens}; "
+            "have the grammar ask for a longer text"
+        )
+    if grammars is None:
+        return RefusalReason.GRAMMAR, (
+            "a grammar needs what compiles it (`CompiledGrammars`) in engine and runner, found none; hand it in, or leave the "
+            "grammar away"
+        )
+    why_not = grammars.why_not(sampling.grammar)
+    return None if why_not is None else (RefusalReason.GRAMMAR, why_not)
 
 
 def _vocabulary_message(what: str, token: object, config: EngineConfig) -> str:
