@@ -48,8 +48,7 @@ def requests() -> list[Request]:
         {"n": 3, "logprobs": 2},
     )
     asked = [
-        replace(plain, grammar=case.spec, seed=place, **more[place % len(more)])  # type: ignore[arg-type]  # each of its type
-        for place, case in enumerate(CASES.values())
+        replace(plain, grammar=case.spec, seed=place, **more[place % len(more)]) for place, case in enumerate(CASES.values())
     ]
     asked[3:3] = [replace(plain, seed=40), replace(plain, seed=41, presence_penalty=1.0)]
     return [Request(f"r{place}", tuple(text[: 3 + 5 * place % 17]), sampling) for place, sampling in enumerate(asked)]

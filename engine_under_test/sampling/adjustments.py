@@ -128,7 +128,7 @@ def adjust(
 def stuck_after(
     row: Row, params: SamplingParams, history: History, processors: Processors, grammars: Grammars | None
 ) -> str | None:
-    """`adjust` for a place that may never be reached, as behind a draft that falls: why no token can be drawn there, or None."""
+    """`adjust` for a place that may not be reached, as behind a draft that falls: why no token can be drawn there, or None."""
     try:
         adjust(row, params, history, processors, grammars)
     except NothingLeft as error:
