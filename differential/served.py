@@ -40,21 +40,20 @@ class Way:
     floors: Mapping[str, float] = field(default_factory=dict)
 
 
-_PREEMPTED, _OFTEN = tuple(range(4, LENGTH, 5)), tuple(range(2, LENGTH, 3))
+_PREEMPTED, _OFTEN = tuple(range(4, LENGTH, 5)), tuple(range(2, LENGTH - 1, 4))
 _OVERLAPPED = {"max_plans_in_flight": 3}
 WAYS = (
     Way("batched", floors={"rows beside others": LENGTH / 2, "forked": 0.5}),
     Way("chunked", {"max_num_seqs": 32, "max_tokens_per_step": 40}, prompt_len=23, floors={"chunks": 0.3}),
     Way("cached", prompt_len=20, shared_len=16, floors={"tokens from the cache": 6}),
     Way("preempted", {"prefix_cache": False}, preempts_at=_PREEMPTED, floors={"preempted": 4}),
-    Way("overlapped", _OVERLAPPED, floors={"tokens in flight": LENGTH / 2}),
     Way(
         "all of it",
         {**_OVERLAPPED, "max_num_seqs": 48, "max_tokens_per_step": 64},
         prompt_len=21,
         shared_len=12,
         preempts_at=_OFTEN,
-        floors={"preempted": 6, "tokens in flight": LENGTH / 3, "tokens from the cache": 20, "chunks": 0.1},
+        floors={"preempted": 7, "tokens in flight": LENGTH / 3, "tokens from the cache": 20, "chunks": 0.1},
     ),
 )
 _POOL: Mapping[str, Any] = {
@@ -65,8 +64,8 @@ _POOL: Mapping[str, Any] = {
 @dataclass(slots=True)
 class Served:
     """``texts`` [requests, choices, prompt + LENGTH]. ``beside``: the tokens of each step, in the order of its rows, as far as
-    they are the first of their row; ``resumed``: tokens that are the first behind a preemption. ``broken``: choices that did not
-    end with their last token."""
+    they are the first of their row; ``resumed``: tokens that are the first behind a preemption. ``broken``: choices that did
+    not end with their last token."""
 
     way: Way
     texts: Tokens

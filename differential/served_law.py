@@ -1,10 +1,10 @@
 """The suite `served-law`: what an engine draws for its users is the law, however it is made to serve. (ST-2, ST-3)
 
 Requests to an engine on the Markov model (`markov.py`), in several ways (`served.py`); every token is a sample. Of each way is
-asked: do steps follow their law, and are tokens independent whose requests, choices or places follow each other, that were drawn
-beside each other in one step, or on both sides of a preemption. Differences of two tokens are mapped to a uniform number, so that
-a token drawn twice shows, whatever came between. Over all ways: do rare steps come as often as they should, do those without
-probability ever. Never: a second try.
+asked: do steps follow their law, and are tokens independent whose requests, choices or places follow each other, that were
+drawn beside each other in one step, or on both sides of a preemption. Differences of two tokens are mapped to a uniform number,
+so that a token drawn twice shows, whatever came between. Over all ways: do rare steps come as often as they should, do those
+without probability ever. Never: a second try.
 """
 
 from __future__ import annotations
@@ -227,6 +227,6 @@ def _note(found: Found, laws: Sequence[Statistic], num_ways: int) -> str:
         return "no way of serving came to its end"
     coarsest = max(each.tv_min for each in laws)
     return (
-        f"{found.tokens:,} tokens drawn by an engine in {num_ways} ways; each way's law finds a total variation of {coarsest:.2%} "
-        f"with power {min(each.power for each in laws):.3f}"
+        f"{found.tokens:,} tokens drawn by an engine in {num_ways} ways; each way's law finds a total variation of "
+        f"{coarsest:.2%} with power {min(each.power for each in laws):.3f}"
     )
