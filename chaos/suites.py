@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 
 from chaos.faults import OF_THE_LINK, FaultKind, Kind
-from chaos.memory_suite import run_memory
+from chaos.memory_suite import run_memory, run_memory_of_transfers
 from chaos.run import StormRun, failure_of, run_storm
 from chaos.spoiled_suite import run_spoiled
 from chaos.storm import NUM_OPS, PCT_DEPTH, PCT_STEPS, REMOTE_SHAPES, SHAPES, WITHOUT_LINK, draw_storm
@@ -64,6 +64,9 @@ _WITH_LINK = (
     FaultKind.ABORTS,
     FaultKind.RESTARTS,
     FaultKind.CACHE_RESETS,
+    FaultKind.REFUSED_MEMORY,
+    FaultKind.FRAGMENTED_MEMORY,
+    FaultKind.SPOILED_SLOTS,
 )
 _REMOTE_OPS = 240
 _TRANSFERS_FLOOR = {"loads begun": 150, "blocks loaded": 30, "loads that brought nothing": 40}  # in profile pr
@@ -245,7 +248,14 @@ RANKS_DOCKER = Suite(
     share_s=1200.0,
     extras=("model", "chaos"),
 )
-MEMORY = Suite("memory", "every allocation refused once", run_memory, share_s=13.0)
+MEMORY = Suite("memory", "every allocation refused once", run_memory, share_s=11.0)
+MEMORY_OF_TRANSFERS = Suite(
+    "memory-of-transfers",
+    "every allocation of transfers refused once",
+    run_memory_of_transfers,
+    share_s=7.0,
+    extras=("connector",),
+)
 CONNECTORS = Suite(
     "connectors",
     "a real store behind every toxic",
@@ -261,6 +271,7 @@ SUITES: tuple[Suite, ...] = (
     TRANSFERS_IN_TURN,
     ORDERS,
     MEMORY,
+    MEMORY_OF_TRANSFERS,
     SPOILED,
     TRANSFERS,
     RANKS,

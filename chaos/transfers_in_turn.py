@@ -27,7 +27,7 @@ from properties.history import OpRecord
 from properties.op import Op, OpKind
 from properties.suite import CheckResult, Profile, SuiteContext
 
-_SPEC: Final = {
+SPEC: Final = {
     "target": "assay",
     "config": config_to(
         EngineConfig(num_blocks=12, block_size=2, max_tokens_per_step=16, max_num_seqs=3, vocab_size=16, max_plans_in_flight=2)
@@ -54,7 +54,7 @@ _WRITER: Final = (
     *(_asks("writer", _PROMPT), _STEP, _STEP),
     *(_POLL,) * 4,  # what it computed is stored
 )
-_STORIES: Final = (
+STORIES: Final = (
     (  # all of it is loaded, beside steps that fill what was emptied
         *(*_WRITER, _asks("neighbour", (8, 8, 8), 6), _STEP, Op(OpKind.RESET_CACHE), _READER),
         *(_POLL, Op(OpKind.PLAN), _POLL, _STEP, _POLL, _POLL, Op(OpKind.LAND)),
@@ -92,7 +92,7 @@ def run_transfers_in_turn(context: SuiteContext) -> CheckResult:
     stories = list(_stories(_STRIDES[context.profile], context.seed, _DEVICES[: 2 if is_quick else 3]))
     tally = Tally()
     for done, (place, story) in enumerate(stories):
-        driver = run_alone(_SPEC, story)
+        driver = run_alone(SPEC, story)
         tally.add(driver)
         if tally.failure is not None:
             break
@@ -103,7 +103,7 @@ def run_transfers_in_turn(context: SuiteContext) -> CheckResult:
         for what, floor in _FLOORS.items()
         if not is_quick and tally.reached[what] < floor
     ]
-    places = sum(len(story) + 1 for story in _STORIES)
+    places = sum(len(story) + 1 for story in STORIES)
     note = f"{len(_STRIKES)} strikes at each of {places} places of two stories of a store and a load"
     return result_of("transfers-in-turn", tally, context, tuple(missed), note)
 
@@ -111,7 +111,7 @@ def run_transfers_in_turn(context: SuiteContext) -> CheckResult:
 def _stories(stride: int, seed: int, devices: tuple[Stream | None, ...]) -> Iterator[tuple[int, tuple[Op, ...]]]:
     """With the place of the strike."""
     for slow in devices:
-        for story, (number, strike) in product(_STORIES, enumerate(_STRIKES.values())):
+        for story, (number, strike) in product(STORIES, enumerate(_STRIKES.values())):
             for place in range((number + seed) % stride, len(story) + 1, stride):
                 ops = (*story[:place], *strike, *_CROWD, *story[place:])
                 yield place, (*(ops if slow is None else [_late(op, slow) for op in ops]), Op(OpKind.DRAIN))

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from engine_under_test.distributed.connector import Connector, KvPages, LoadAnswer, RemoteHit
 from engine_under_test.distributed.content import content_key
+from engine_under_test.errors import RunnerError
 from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.runner import Move, Mover
 from engine_under_test.kv.prefix_index import media_in
@@ -77,7 +78,7 @@ class RemotePrefixes:
         self._reads: dict[int, Move] = {}  # by block, of stores that wait for its content
         self._moves: dict[int, list[Fence]] = {}  # by block: reads and writes that have not been seen to end
         self._leaving: deque[tuple[int, ...]] = deque()  # blocks that are to be let go of behind their moves
-        self._heads: tuple[int, ...] = ()  # what stands before the blocks that are about to be stored
+        self._heads: tuple[int, ...] = ()  # what stands before the blocks that are about to be stored or loaded
         self._wholes: dict[tuple[int, ...], list[tuple[int, ...]]] = {}  # what was pinned for what the connector pins
         self.connector = connect(self)
         kv.on_published = self._note
@@ -157,7 +158,7 @@ class RemotePrefixes:
             del self._wholes[tuple(blocks)]
 
     def read(self, block: int) -> bytes | None:
-        """The content of a committed block; None: it is on its way, ask again."""
+        """See `KvPages`."""
         move = self._reads.get(block)
         if move is None:
             move = self._reads[block] = self._mover.read_block(block)
@@ -165,7 +166,10 @@ class RemotePrefixes:
         if not move.fence.has_passed():
             return None
         del self._reads[block]
-        return move.data()
+        data = move.data()
+        if data is None:
+            raise RunnerError(f"the store of block {block} is left out: what it holds is no number")
+        return data
 
     def write(self, block: int, data: bytes) -> None:
         self._moves.setdefault(block, []).append(self._mover.write_block(block, data).fence)
@@ -220,8 +224,10 @@ class RemotePrefixes:
             self._give_up(load)
             return 0
         load.blocks, evicted = claim
+        self._heads = heads  # the transfer may hold its blocks for longer than the request does
         if not self.connector.accept(hit.transfer, load.blocks):
             self._give_up(load)  # its answer, none of it, has come or will
+        self._heads = ()
         return evicted
 
     def _answer(self, answer: LoadAnswer) -> None:

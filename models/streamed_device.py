@@ -7,7 +7,7 @@ Judges nothing: races and undeclared accesses are handed to whoever asks (`order
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,7 @@ class StreamedDevice(Device):
     def __init__(self, caps: Caps, chooser: Chooser | None = None) -> None:
         self.simulated = SimulatedDevice(chooser, wrap=self._run_watched)
         self.memory = KthRefused()
+        self.num_unmoved = 0  # blocks whose staging buffer was refused
         self._launches: dict[int, FingerprintLaunch | RunnerError] = {}
         self._steps: dict[int, PlannedStep] = {}
         self._changed: defaultdict[int, set[int]] = defaultdict(set)
@@ -119,9 +120,20 @@ class StreamedDevice(Device):
         memory.left, memory.is_for_good = max(kth, 0), is_for_good
         return True
 
+    def read_block(self, block: int) -> Move:
+        """See `execution.runner.Mover`."""
+        return self._moved(super().read_block, block)
+
     def write_block(self, block: int, data: bytes) -> Move:
         """See `execution.runner.Mover`."""
-        return self._runner.write_block(block, data)
+        return self._moved(self._runner.write_block, block, data)
+
+    def _moved(self, move: Callable[..., Move], *args: object) -> Move:
+        try:
+            return move(*args)
+        except OutOfMemory:
+            self.num_unmoved += 1
+            raise
 
     def fragment_memory(self, num_words: int) -> bool:
         found = max(num_words, 0) * _WORD_BYTES

@@ -442,10 +442,13 @@ class World:
     def _spoil(self, request_id: str, position: int, is_wrong: bool) -> bool:
         """Only what is committed: the rest is still to be written. Without a name: of who entered last.
 
-        Not where blocks are stored elsewhere, since what is spoiled here would come back as if it were good.
+        A wrong number not where blocks are stored elsewhere, since it would come back from there as if it were good; what is
+        no number is not stored.
         """
         size = self.caps.block_size
-        for each in reversed(self._watch.snapshot.running if self._can_blame and not self.caps.has_remote else ()):
+        for each in reversed(
+            self._watch.snapshot.running if self._can_blame and not (is_wrong and self.caps.has_remote) else ()
+        ):
             if request_id in ("", each.request_id) and 0 <= position < min(each.committed_len, len(each.table) * size):
                 self.device.spoil(each.table[position // size] * size + position % size, is_wrong)
                 return True

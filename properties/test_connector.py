@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
 from engine_under_test.distributed import messages as m
 from engine_under_test.distributed.protocol import State
-from engine_under_test.errors import ConfigError, ProtocolError
+from engine_under_test.errors import ConfigError, ProtocolError, RunnerError
 from properties.kv_end import key_of
 from properties.kv_link import SESSION, Direction, Fate
 from properties.kv_world import CONFIG, LIMITS, KvWorld, content_of
@@ -475,3 +476,30 @@ def test_a_reused_lane_of_the_session_is_not_a_transfer() -> None:
     world.link.connect()
     world.step()
     assert world.link.lanes == [(TO_STORE, SESSION)]
+
+
+# ---- a device that has no memory for a copy -------------------------------------------------------------------------------
+
+
+def test_a_block_that_can_not_be_read_leaves_its_store_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = connected()
+    monkeypatch.setattr(world, "read", _refused)
+    world.begin("first", 0, 3)
+    world.settle()
+    counters = world.connector.counters
+    assert (counters.unmoved_blocks, counters.stored_blocks, len(world.pool)) == (1, 0, 0)
+    assert not +world.pins, "nothing waits for the deadline of the store"
+    world.drain()
+
+
+def test_a_block_that_can_not_be_written_cuts_its_load_in_front_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, transfer = moving(0)
+    third, taken = world.connector.transfers[transfer].blocks[2], world.write
+    monkeypatch.setattr(world, "write", lambda block, data: _refused(block) if block == third else taken(block, data))
+    world.settle()
+    assert (world.connector.counters.unmoved_blocks, world.num_loaded) == (1, 2)
+    world.drain()
+
+
+def _refused(block: int) -> NoReturn:
+    raise RunnerError(f"no memory for block {block}")

@@ -1,4 +1,4 @@
-"""The k-th allocation of a step is refused, on the device or the host, once or until memory comes back: it is not launched."""
+"""The k-th allocation is refused, on the device or the host, once or until memory is back: its step or transfer is left out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEMESIS: Final = Nemesis(
     FaultKind.REFUSED_MEMORY,
     seam="Memory.admit",
     heals="after one refusal, or when the time is over",
-    observed="a request that is refused twice ends with an error that says so",
+    observed="a request whose step is refused twice ends with an error that says so; nothing of a transfer",
     watched_by=("KV-12", "KV-16", "SC-5", "SE-2"),
     strike=_refuse,
     heal=_grant,

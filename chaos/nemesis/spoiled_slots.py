@@ -1,4 +1,4 @@
-"""A slot of committed KV holds no number any more (NaN): each row that reads it is to blame for its step, nobody else."""
+"""A slot of committed KV holds no number any more (NaN): the rows that read it are to blame, nobody else; it is not stored."""
 
 from __future__ import annotations
 

@@ -7,6 +7,19 @@ from ci.mutants.mutant import Mutant
 _REMOTE = "engine_under_test/remote.py"
 _MOVES = "engine_under_test/execution/moves.py"
 _KV = "engine_under_test/kv/transaction.py"
+_CONNECTOR = "engine_under_test/distributed/connector.py"
+_ASKS = '        self._allocate(f"a load of block {block}", Space.PINNED)\n'
+_PUTS = """        move = BlockMove(self._device, self._staging(IN))
+        if isinstance(self._device, StreamDevice):
+            self._device.host_touches(writes=(move._staging,))
+        op = DeviceOp(
+            f"load of block {block}",
+            frozenset((move._staging,)),
+            frozenset((self._pages[block],)),
+            partial(self._put, block, data),
+        )
+        move.fence = self._submit(Stream.TRANSFER, op, behind)
+"""
 _HUNTS = ("transfers-in-turn", "remote-storms")
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -90,6 +103,36 @@ MUTANTS: tuple[Mutant, ...] = (
         "        waiting = [seq for seq in waiting if seq.load is None and waiting[0].load is None]\n",
         "Nobody behind a request that waits for a load enters before it.",
         _HUNTS,
+    ),
+    Mutant(
+        "transfer-holds-blocks-without-their-heads",
+        "sgl-hicache-internal-evict-orphan",
+        "https://github.com/sgl-project/sglang/pull/27562",
+        _REMOTE,
+        "        self._heads = heads  # the transfer may hold its blocks for longer than the request does\n",
+        "",
+        "The transfer of a load holds its blocks for longer than what stands before them, which is then evicted first.",
+        ("memory-of-transfers", *_HUNTS),
+    ),
+    Mutant(
+        "unwritten-block-counts-as-loaded",
+        "vllm-nixl-push-post-fail",
+        "https://github.com/vllm-project/vllm/pull/50754",
+        _CONNECTOR,
+        "        except RunnerError:\n            self.counters.unmoved_blocks += 1\n            return False\n        return True\n",
+        "        except RunnerError:\n            self.counters.unmoved_blocks += 1\n        return True\n",
+        "A block of a load for which the device had no buffer counts as arrived.",
+        ("memory-of-transfers", *_HUNTS),
+    ),
+    Mutant(
+        "buffer-asked-for-behind-the-copy",
+        "ours",
+        "",
+        _MOVES,
+        _ASKS + _PUTS,
+        _PUTS + _ASKS,
+        "A copy to the device is under way when its buffer is refused, and nobody waits for its end.",
+        ("memory-of-transfers", *_HUNTS),
     ),
     Mutant(
         "transfer-holds-never-end",

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from engine_under_test.distributed import messages as m
 from engine_under_test.distributed.protocol import SESSION_KINDS, VERSION, Kind, Machine, State, Way, following
 from engine_under_test.distributed.store_session import proof_of
-from engine_under_test.errors import ConfigError, ProtocolError
+from engine_under_test.errors import ConfigError, ProtocolError, RunnerError
 from engine_under_test.seams import Clock, Transport
 
 _CLOSED_REMEMBERED: Final = 1024
@@ -33,10 +33,11 @@ class KvPages(Protocol):
     def pin(self, blocks: Sequence[int]) -> None: ...
     def unpin(self, blocks: Sequence[int]) -> None: ...
     def read(self, block: int) -> bytes | None:
-        """The content of a committed block; None: it is on its way from the device, ask again."""
+        """The content of a committed block; None: it is on its way from the device, ask again. Raises RunnerError if it can not
+        be had, for want of memory or because it is no good: then its store is left out."""
 
     def write(self, block: int, data: bytes) -> None:
-        """Fills a block that nobody can see yet."""
+        """Fills a block that nobody can see yet. Raises RunnerError if that can not be done: then the load ends before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class ConnectorCounters:
     loaded_blocks: int = 0
     stored_blocks: int = 0
     corrupt_blocks: int = 0
+    unmoved_blocks: int = 0  # that the engine's device could not bring, or take
     broken: str = ""  # why a connection was closed from here last
 
 
@@ -342,12 +344,10 @@ class Connector:
         transfer.moved += len(message.data)
         if transfer.moved > transfer.granted:
             raise ProtocolError(f"transfer {transfer.number} may bring {transfer.granted} bytes so far, found more")
-        if m.digest_of(message.data) == message.digest:
-            self._pages.write(transfer.blocks[message.number], message.data)
+        if self._takes(transfer.blocks[message.number], message):
             transfer.arrived.add(message.number)
         else:
             transfer.spoiled.add(message.number)
-            self.counters.corrupt_blocks += 1
         if transfer.state is not State.MOVING:
             return
         if len(transfer.arrived) + len(transfer.spoiled) == len(transfer.blocks) < transfer.num_offered:
@@ -355,6 +355,18 @@ class Connector:
             self._abort(transfer, "enough")
         else:
             self._grant(transfer)
+
+    def _takes(self, block: int, message: m.Block) -> bool:
+        """Whether what has come is whole, and on its way into the block."""
+        if m.digest_of(message.data) != message.digest:
+            self.counters.corrupt_blocks += 1
+            return False
+        try:
+            self._pages.write(block, message.data)
+        except RunnerError:
+            self.counters.unmoved_blocks += 1
+            return False
+        return True
 
     def _on_end(self, transfer: Transfer, message: m.End) -> None:
         if message.num_blocks != transfer.num_offered:
@@ -394,7 +406,12 @@ class Connector:
             if index == len(transfer.blocks):
                 self._tell(transfer, m.End(transfer.number, index))
             elif transfer.moved + self.config.block_bytes <= transfer.granted:
-                data = self._pages.read(transfer.blocks[index])
+                try:
+                    data = self._pages.read(transfer.blocks[index])
+                except RunnerError as error:
+                    self.counters.unmoved_blocks += 1
+                    self._abort(transfer, str(error))
+                    continue
                 if data is None:
                     not_yet.append(transfer)
                     continue

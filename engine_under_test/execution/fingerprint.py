@@ -112,7 +112,7 @@ class FingerprintRunner:
         self._all_tokens = frozenset(range(vocab_size))
         self._pages = tuple(Page(BUFFER, block) for block in range(num_blocks + 1))
         self.block_bytes = block_bytes
-        self._moves = BlockMoves(self._device, self._pages, self._get, bytes, self._put)
+        self._moves = BlockMoves(self._device, self._pages, self._get, bytes, self._put, block_bytes, memory)
         self._newest: Fence | None = None  # behind the last launch
         self._token_words = law.mix(np.arange(vocab_size, dtype=np.uint64))
         self._weights = law.digest_weights(256).reshape(-1)

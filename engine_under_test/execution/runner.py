@@ -41,11 +41,12 @@ class Move(Protocol):
         """Passes once nothing of this move touches the store any more."""
 
     def data(self) -> bytes | None:
-        """Of a read whose fence has passed: the block's content. None: the device lost it."""
+        """Of a read whose fence has passed: the block's content. None: the device lost it, or it holds what is no number."""
 
 
 class Mover(Protocol):
-    """A runner whose blocks can be read and written from outside, for transfers."""
+    """A runner whose blocks can be read and written from outside, for transfers. Either may raise OutOfMemory, and then nothing
+    of the move was put on the device."""
 
     @property
     def block_bytes(self) -> int:

@@ -116,7 +116,7 @@ class TransformerRunner:
         self._pages = tuple(Page(BUFFER, block) for block in range(num_blocks + 1))
         one = self.keys[:, :block_size]
         self.block_bytes = 2 * one.numel() * one.element_size()
-        self._moves = BlockMoves(self._device, self._pages, self._get, bytes_of, self._put)
+        self._moves = BlockMoves(self._device, self._pages, self._get, bytes_of, self._put, self.block_bytes, memory)
         self._newest: Fence | None = None  # behind the last launch
         self._last = LastSamples()
 
@@ -240,8 +240,10 @@ class TransformerRunner:
         return self._forward(batch, self.keys, self.values)
 
 
-def bytes_of(block: torch.Tensor) -> bytes:
-    """The bytes of a block as `TransformerRunner` brings it to the host."""
+def bytes_of(block: torch.Tensor) -> bytes | None:
+    """The bytes of a block as `TransformerRunner` brings it to the host; None if one of its numbers is none."""
+    if not block.isfinite().all():
+        return None
     return block.contiguous().view(torch.uint8).numpy().tobytes()
 
 
