@@ -32,7 +32,7 @@ from differential.compare import (
 from differential.hf_oracle import HfOracle
 from differential.reference import reference_cells, reference_logits
 from differential.rounding import Passes, bound_of, rounding_of, rounds_otherwise
-from differential.running import MakeRunner, Ran, run, transformer_runner, warmed
+from differential.running import ROWS_COMPARED, MakeRunner, Ran, run, transformer_runner, warmed
 from differential.setting import DTYPES, ModelSpec, Setting, World, plain_world, weights_of
 from differential.streamed_store import SENTENCES as STREAMS
 from engine_under_test.execution.fingerprint import FingerprintRunner
@@ -118,6 +118,9 @@ class Judge:
             asked.update(dict.fromkeys(STREAMS, ran.reached.get("operations on streams", 0)))
         if ran.disorder is not None:
             return Judged(ran, None, replace(ran.disorder, facts=(*ran.disorder.facts, *_facts(world, requests))), asked)
+        asked["SC-13"] += ran.reached.get(ROWS_COMPARED, 0)
+        if ran.violation is not None and ran.violation.invariant == "SC-13":  # what is wrong behind it follows from it
+            return Judged(ran, None, replace(ran.violation, facts=(*ran.violation.facts, *_facts(world, requests))), asked)
         found = self._first(world, requests, ran, asked)
         shares = tuple(share for each in ran.emitted for share in worst_shares(each, self.oracles.own))
         if found is not None:

@@ -17,6 +17,7 @@ import torch
 from differential.compare import Emitted
 from differential.faults import Due, StepwiseMemory, due_of, refusals, sick_product, with_sick_tokens
 from differential.preempting import PreemptingScheduler
+from differential.rows_watch import HasRows, RowsWatch
 from differential.setting import Setting, World, weights_of
 from differential.stores import HasStore, StoreWatch, Written
 from differential.streamed_store import StreamedRunner, disorder_of
@@ -31,6 +32,7 @@ from engine_under_test.types import FinishReason, Logprobs, Output, Plan, Reques
 from properties.verdict import Violation
 
 MakeRunner = Callable[[World, Memory], Runner]
+ROWS_COMPARED = "rows compared with plans"
 _LAUNCHES_KEPT = 8
 _WARMED = "warm "  # in front of the name of a request that only fills the cache
 
@@ -61,10 +63,11 @@ class Ran:
 class Recorder:
     """Stands between engine and runner: keeps plans and launches, and takes the logits of each token that is emitted."""
 
-    def __init__(self, runner: Runner, memory: StepwiseMemory, watch: StoreWatch | None) -> None:
+    def __init__(self, runner: Runner, memory: StepwiseMemory, watch: StoreWatch | None, rows: RowsWatch | None = None) -> None:
         self._runner = runner
         self._memory = memory
         self.watch = watch
+        self.rows = rows
         self._launches: dict[int, tuple[Plan, Launch]] = {}
         self.plans: list[Plan] = []
         self.reached: Counter[str] = Counter()
@@ -76,13 +79,24 @@ class Recorder:
         self._memory.begin()
         self.plans.append(plan)
         launch = self._runner.launch(plan, reservation)
-        if self.watch is not None:
-            self.watch.after(plan, reservation, has_run=_has_run(launch))
+        if self.watch is not None or self.rows is not None:
+            self._look(plan, reservation, launch)
         self._launches[plan.plan_id] = plan, launch
         if len(self._launches) > _LAUNCHES_KEPT:
             del self._launches[next(iter(self._launches))]
         self._count(plan, reservation)
         return launch
+
+    def _look(self, plan: Plan, reservation: Reservation, launch: Launch) -> None:
+        """Waits for it. A launch tells the same each time it is asked, so that the engine hears it too."""
+        try:
+            result = launch.result()
+        except RunnerError:
+            result = None
+        if self.watch is not None:
+            self.watch.after(plan, reservation, has_run=result is not None)
+        if self.rows is not None and result is not None:
+            self.rows.after(plan, reservation, result)
 
     def observe(self, event: Event) -> None:
         """See `seams.Observer`."""
@@ -117,15 +131,6 @@ class Recorder:
         self.reached["tokens in flight"] += sum(plan.num_pending)
         self.reached["blocks copied"] += len(reservation.copies)
         self.reached["blocks evicted"] += len(reservation.evicted)
-
-
-def _has_run(launch: Launch) -> bool:
-    """Waits for it. A launch tells the same each time it is asked, so that the engine hears it too."""
-    try:
-        launch.result()
-    except RunnerError:
-        return False
-    return True
 
 
 def transformer_runner(world: World, memory: Memory) -> Runner:
@@ -164,7 +169,8 @@ def run(
     memory = StepwiseMemory(world.setting.refuses)
     runner = make_runner(world, memory)
     watch = StoreWatch(runner, world.config.block_size) if watches_store and isinstance(runner, HasStore) else None
-    recorder = Recorder(runner, memory, watch)
+    rows = RowsWatch(runner, world.config.block_size) if isinstance(runner, HasRows) else None
+    recorder = Recorder(runner, memory, watch, rows)
     scheduler = _scheduler(world.setting, asked)
     engine = Engine(world.config, recorder, observer=recorder.observe, scheduler=scheduler)
     outputs: list[Output] = []
@@ -176,7 +182,10 @@ def run(
         disorder = disorder_of(runner)
     if isinstance(runner, StreamedRunner):
         recorder.reached["operations on streams"] += runner.device.num_run
+    if rows is not None:
+        recorder.reached[ROWS_COMPARED] += rows.num_compared
     due = due_of(world.setting, recorder.plans, memory.refused, recorder.gone)
+    found = [each.violation for each in (rows, watch, due) if each is not None and each.violation is not None]
     return Ran(
         emitted=tuple(_gather(asked, outputs, recorder)),
         plans=tuple(recorder.plans),
@@ -184,7 +193,7 @@ def run(
         written=() if watch is None else tuple(watch.written),
         due=due,
         description=getattr(runner, "description", ""),
-        violation=due.violation if watch is None else watch.violation or due.violation,
+        violation=found[0] if found else None,
         disorder=disorder,
     )
 

@@ -14,9 +14,9 @@ from differential.float_runner import check_float_runner
 from differential.setting import World, world_of, world_to
 from differential.tiny_tasks import Task
 from engine_under_test.execution import transformer
-from engine_under_test.execution.asked import TokenInFlight
 from engine_under_test.execution.batch import draws
 from engine_under_test.execution.landing import LastSamples
+from engine_under_test.execution.rows import KeptRows
 from engine_under_test.execution.transformer import TransformerRunner
 from engine_under_test.sampling.sampler import Draws
 from engine_under_test.seams import DeviceOp
@@ -96,8 +96,8 @@ def test_a_sick_row_behind_the_eighth_that_nobody_looks_at_is_found(monkeypatch:
 
 def test_a_stop_token_masked_by_what_was_emitted_since_a_preemption_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def forgetful(plan: Plan, in_flight: TokenInFlight) -> Draws:
-        asked = draws(plan, in_flight)
+    def forgetful(plan: Plan, rows: KeptRows) -> Draws:
+        asked = draws(plan, rows)
         chunks = [num for num, samples in zip(plan.num_tokens, plan.samples, strict=True) if samples]
         lens = [at if num > 1 else told for num, at, told in zip(chunks, asked.positions, asked.prompt_lens, strict=True)]
         return asked._replace(prompt_lens=lens)

@@ -14,7 +14,7 @@ from engine_under_test import Engine, EngineConfig, FinishReason, Output, Reques
 from engine_under_test.errors import ConfigError, RunnerError
 from engine_under_test.execution.attention import Attention, Eager, PagedTorch, PagedTriton, choose_attention
 from engine_under_test.execution.products import PackedProduct, choose_product
-from engine_under_test.execution.transformer import BUFFER, TransformerRunner
+from engine_under_test.execution.transformer import BUFFER, ROWS, TransformerRunner
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
 from engine_under_test.seams import Page
 from engine_under_test.types import BlockCopy, Media, Plan, PlannedStep, Reservation
@@ -268,8 +268,8 @@ def test_fills_and_copies_come_before_the_rows_and_all_is_declared() -> None:
     assert fill.writes == {Page(BUFFER, used[1]), Page(BUFFER, 30)}
     assert copy.reads == {Page(BUFFER, used[0])}
     assert copy.writes == {Page(BUFFER, 31)}
-    assert rows.reads == {Page(BUFFER, block) for block in used}
-    assert rows.writes == {Page(BUFFER, slot // 4) for slot in reservation.slots}
+    assert rows.reads == {ROWS, *(Page(BUFFER, block) for block in used)}
+    assert rows.writes == {ROWS, *(Page(BUFFER, slot // 4) for slot in reservation.slots)}
     assert torch.equal(runner.keys.nan_to_num(), before.nan_to_num()), "nothing runs before the device does"
     launch.result()
     assert torch.equal(runner.keys[:, 31 * 4 : 31 * 4 + 3], runner.keys[:, used[0] * 4 : used[0] * 4 + 3])

@@ -75,9 +75,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "penalties-without-what-is-in-flight",
         "vllm 26467",
         "https://github.com/vllm-project/vllm/pull/26467",
-        _ASKED,
-        "known = output + tuple([in_flight(plan.row_id(row), position) for position in missing])",
-        "known = output + (0,) * len(missing)",
+        "engine_under_test/execution/rows.py",
+        "            output.extend(tokens)",
+        "            output.extend([0] * len(tokens))",
         "Penalties see a placeholder where a token is still in flight.",
         _SERVED,
     ),
@@ -85,9 +85,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "output-becomes-prompt-by-preemption",
         "vllm 29045",
         "https://github.com/vllm-project/vllm/issues/29045",
-        _ASKED,
-        "        found.append(History(prompt,",
-        "        if plan.epochs[row]:\n            prompt, output = prompt + output, ()\n        found.append(History(prompt,",
+        "engine_under_test/execution/batch.py",
+        '        found.append(History(rows.value("prompt", row), (*output',
+        "        if plan.epochs[row]:\n"
+        '            found.append(History((*rows.value("prompt", row), *output), ()))\n'
+        "            continue\n"
+        '        found.append(History(rows.value("prompt", row), (*output',
         "What was said in front of a preemption counts as prompt behind it, and is penalised no more.",
         _SERVED,
     ),

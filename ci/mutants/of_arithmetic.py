@@ -20,8 +20,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "vllm-mlx 311",
         "https://github.com/waybarrios/vllm-mlx/pull/311",
         _BATCH,
-        "    positions = chain.from_iterable(map(range, plan.starts, lengths))",
-        "    positions = (place + (start > 0) for start, end in zip(plan.starts, lengths, strict=True) for place in range(start, end))",
+        "    positions = chain.from_iterable(map(range, plan.starts, length_list))",
+        "    both = zip(plan.starts, length_list, strict=True)\n"
+        "    positions = (place + (start > 0) for start, end in both for place in range(start, end))",
         "What continues behind keys that are there already is turned by one position too many.",
         _TORCH,
     ),

@@ -119,9 +119,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "ours",
         "",
         "engine_under_test/execution/batch.py",
-        "        [len(request.prompt) for request in requests],",
-        "        [len(request.prompt) if plan.num_tokens[row] == 1 else plan.starts[row] + plan.num_tokens[row]\n"
-        "         for row, request in zip(rows, requests, strict=True)],",
+        '        [len(rows.value("prompt", row)) for row in places.rows],',
+        '        [len(rows.value("prompt", row)) if plan.num_tokens[row] == 1 else plan.starts[row] + plan.num_tokens[row]\n'
+        "         for row in places.rows],",
         "Behind a preemption what was emitted before counts as prompt: stop tokens stay masked for `min_tokens` more.",
         _TORCH,
     ),

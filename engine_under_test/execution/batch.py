@@ -12,10 +12,11 @@ from itertools import accumulate, chain
 import torch
 
 from engine_under_test.errors import RunnerError
-from engine_under_test.execution.asked import PromptPart, TokenInFlight, histories
-from engine_under_test.execution.verifying import places_of
+from engine_under_test.execution.asked import PromptPart
+from engine_under_test.execution.rows import KeptRows
+from engine_under_test.execution.verifying import Places, places_of
 from engine_under_test.sampling.sampler import Draws
-from engine_under_test.types import Plan, Reservation, RowId
+from engine_under_test.types import History, Plan, Reservation, RowId
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +69,21 @@ def num_bytes(plan: Plan, reservation: Reservation) -> int:
 
 
 def lay_out(
-    plan: Plan, reservation: Reservation, block_size: int, device: torch.device, parts: Sequence[PromptPart] = ()
+    plan: Plan,
+    reservation: Reservation,
+    rows: KeptRows,
+    block_size: int,
+    device: torch.device,
+    parts: Sequence[PromptPart] = (),
 ) -> Batch:
-    """The tensors of a plan that was checked."""
-    lengths = lengths_after(plan)
+    """The tensors of a plan that was checked. ``rows``: which follow it already."""
+    lengths = rows.lengths[: plan.num_rows]
+    length_list = tuple(lengths.tolist())
     begins = (0, *accumulate(plan.num_tokens))
-    positions = chain.from_iterable(map(range, plan.starts, lengths))
-    tables = [table[: -(-length // block_size)] for table, length in zip(reservation.tables, lengths, strict=True)]
-    width = max(map(len, tables), default=0)
-    padded = [[*table, *[0] * (width - len(table))] for table in tables]
+    positions = chain.from_iterable(map(range, plan.starts, length_list))
+    width = -(-max(length_list, default=0) // block_size)
     tokens, pending = _place_tokens(plan, begins)
-    rows, ends = places_of(plan)
-    sampled = [begins[row] - plan.starts[row] + end - 1 for row, end in zip(rows, ends, strict=True)]
+    sampled = [begins[row] - plan.starts[row] + end - 1 for row, end in zip(*places_of(plan), strict=True)]
     for part in parts:
         first = begins[part.row] - plan.starts[part.row]
         sampled += [first + position for position in part.positions]
@@ -95,30 +99,42 @@ def lay_out(
         tokens=long(tokens),
         positions=long(list(positions)),
         slots=long(reservation.slots),
-        tables=torch.tensor(padded, dtype=torch.int32, device=device).view(len(tables), width),
-        lengths=short(lengths),
+        tables=torch.tensor(rows.tables[: plan.num_rows, :width], device=device),
+        lengths=torch.tensor(lengths, device=device),
         starts=short(plan.starts),
         row_begins=short(begins),
         sampled=long(sampled),
-        length_list=lengths,
+        length_list=length_list,
         start_list=plan.starts,
         row_begin_list=begins,
         pending=pending,
     )
 
 
-def draws(plan: Plan, in_flight: TokenInFlight) -> Draws:
-    """What the rows that sample ask of the sampler. ``in_flight``: see `asked.histories`."""
+def draws(plan: Plan, rows: KeptRows) -> Draws:
+    """What the rows that sample ask of the sampler, as it is kept of them."""
     places = places_of(plan)
-    rows = places.rows
-    requests = [plan.requests[row] for row in rows]
     return Draws(
-        [request.sampling for request in requests],
-        [plan.choices[row] for row in rows],
+        [rows.sampling(row) for row in places.rows],
+        [rows.value("choice", row) for row in places.rows],
         places.positions,
-        [len(request.prompt) for request in requests],
-        histories(plan, places, in_flight),
+        [len(rows.value("prompt", row)) for row in places.rows],
+        _histories(plan, places, rows) if rows.has("output") else (),
     )
+
+
+def _histories(plan: Plan, places: Places, rows: KeptRows) -> list[History | None]:
+    """See `Draws.histories`. A draft counts as output for the places behind it."""
+    found: list[History | None] = []
+    drafts = plan.drafts()
+    for row, end in zip(*places, strict=True):
+        output = rows.value("output", row)
+        if output is None:
+            found.append(None)
+            continue
+        first = plan.starts[row] + plan.num_tokens[row] - len(drafts[row])  # the position of the first draft
+        found.append(History(rows.value("prompt", row), (*output, *drafts[row][: max(end - first, 0)])))
+    return found
 
 
 def check_fit(plan: Plan, reservation: Reservation, num_blocks: int, block_size: int, vocab_size: int) -> None:

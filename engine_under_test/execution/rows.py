@@ -190,7 +190,6 @@ class KeptRows:
         self.lengths[place] = 0
         for name in list(self._num_with):
             self._num_with[name] -= self._columns[name][place] != OPTIONS[name]
-            self._columns[name][place] = OPTIONS[name]
             if not self._num_with[name]:
                 del self._num_with[name], self._columns[name]
 
@@ -263,7 +262,8 @@ class KeptRows:
         output, known = self._columns["output"][row], plan.outputs[row]
         assert known is not None  # asked only of these
         prompt_len = len(plan.requests[row].prompt)
-        num_due = max(plan.starts[row] + plan.num_tokens[row] - prompt_len, len(known))
+        end = plan.starts[row] + plan.num_tokens[row] - (plan.num_drafts[row] if plan.num_drafts else 0)
+        num_due = max(end - prompt_len, len(known))
         if not len(known) <= len(output) <= num_due:
             output[:] = known
         row_id = plan.row_id(row)

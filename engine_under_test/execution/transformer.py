@@ -24,6 +24,7 @@ from engine_under_test.execution.landing import DeviceLaunch, LastSamples, Outco
 from engine_under_test.execution.memory import StepMemory
 from engine_under_test.execution.moves import BlockMove, BlockMoves
 from engine_under_test.execution.products import PackedProduct, choose_product
+from engine_under_test.execution.rows import KeptRows
 from engine_under_test.execution.streams import StepStreams, fills_and_copies, nothing
 from engine_under_test.execution.tiles import FixedTiles
 from engine_under_test.execution.verifying import places_of, stand
@@ -37,7 +38,8 @@ from engine_under_test.seams import Device, DeviceOp, Fence, Grammars, Memory, N
 from engine_under_test.types import BlockCopy, Plan, Reservation
 
 _TOKEN_BYTES = 8
-BUFFER = "kv"  # of every page that this runner declares: keys and values of all layers of a block
+BUFFER = "kv"  # of pages that this runner declares: keys and values of all layers of a block
+ROWS = Page("rows", 0)  # what is kept of the rows of the batch
 
 
 class TransformerLaunch(DeviceLaunch):
@@ -119,6 +121,7 @@ class TransformerRunner:
         self._moves = BlockMoves(self._device, self._pages, self._get, bytes_of, self._put, self.block_bytes, memory)
         self._newest: Fence | None = None  # behind the last launch
         self._last = LastSamples()
+        self.rows = KeptRows(block_size)  # as the device has them: they follow the plan whose rows it runs
 
     @property
     def description(self) -> str:
@@ -162,7 +165,7 @@ class TransformerRunner:
         writes = frozenset(page(slot // self._block_size) for slot in reservation.slots)
         reads = frozenset(page(block) for table in reservation.tables for block in table)
         before = fills_and_copies(self._pages, reservation, self._fill, self._copy)
-        return before, DeviceOp("rows", reads, writes, nothing, reservation.plan_id)
+        return before, DeviceOp("rows", reads | {ROWS}, writes | {ROWS}, nothing, reservation.plan_id)
 
     # On the device, now or later
 
@@ -205,7 +208,7 @@ class TransformerRunner:
             rows = list(places.rows)
             logits = whole[: len(rows)]
             _require_finite(plan, rows + [part.row for part in parts for _ in part.positions], whole)
-            asked = draws(plan, self._last.find)
+            asked = draws(plan, self.rows)
             if rows:
                 self._memory.take("tokens on the host", _TOKEN_BYTES * len(rows), Space.HOST)
             drawn, logprobs, stuck = self._sample(logits, asked)
@@ -221,6 +224,8 @@ class TransformerRunner:
             return Outcome(None, failure, logits)
         except Exception as error:
             return Outcome(None, error, logits)
+        for row in dict.fromkeys(rows):
+            self.rows.sampled(row, tokens[row], plan.num_drafts[row] if plan.num_drafts else 0)
         row_ids = plan.row_ids()
         self._last.remember([(row_ids[rows[number]], places.positions[number], drawn[number]) for number in kept])
         return Outcome(tokens, None, logits, told)
@@ -234,7 +239,8 @@ class TransformerRunner:
         """The logits of the rows that sample, then those of the parts of prompts."""
         self._memory.take("the batch on the host", num_bytes(plan, reservation), Space.HOST)
         self._memory.take("the batch", num_bytes(plan, reservation))
-        batch = lay_out(plan, reservation, self._block_size, self._place, parts)
+        self.rows.follow(plan, reservation, self._last.find)
+        batch = lay_out(plan, reservation, self.rows, self._block_size, self._place, parts)
         for place, row in batch.pending:
             batch.tokens[place] = self._last.find(row, int(batch.positions[place]))
         return self._forward(batch, self.keys, self.values)
