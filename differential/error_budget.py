@@ -32,7 +32,7 @@ class Entry:
 
 
 # The ways in which `served-law` makes an engine serve.
-SERVED = ("batched", "chunked", "cached", "preempted", "all-of-it")
+SERVED = ("batched", "chunked", "cached", "preempted", "drafted", "looked-up", "all-of-it")
 # Every statistical test that a gate can run. A new test joins here, or it has no alpha to test with.
 ENTRIES = (
     Entry("sampler-law", 1e-8),

@@ -19,19 +19,21 @@ import numpy.typing as npt
 from differential.error_budget import Probabilities
 from engine_under_test.execution import cells
 from engine_under_test.execution.fingerprint import FingerprintRunner
+from engine_under_test.execution.verifying import Places
 from models.law import mix
 
 VOCABULARY = 20
 NEVER = (18, 19)  # steps without probability
 RARE = (16, 17)
 _RARE_SHARE = 0.003
-_COMMON = np.array([3, 6, 9, 4, 12, 5, 7, 3.5, 4.5, 8, 5.5, 6.5, 3.2, 10, 4.2, 5.1])
+_COMMON = np.array([3.2, 6, 7.5, 4, 24, 5, 6.5, 3.5, 4.5, 7, 5, 5.5, 3.3, 7.2, 4.1, 3.7])
 LAW: Probabilities = np.concatenate([_COMMON / _COMMON.sum() * (1 - len(RARE) * _RARE_SHARE), [_RARE_SHARE] * 2, [0.0] * 2])
 MODE = int(LAW.argmax())
 
 Tokens = npt.NDArray[np.int64]
 _SIZE = np.uint64(VOCABULARY)
 _32 = np.uint64(32)
+_MASK = 2**64 - 1
 
 
 class MarkovRunner(FingerprintRunner):
@@ -43,11 +45,11 @@ class MarkovRunner(FingerprintRunner):
         with np.errstate(divide="ignore"):
             self._logits_by_shift = np.log(LAW)[places]
 
-    def _digests(self, read: Sequence[cells.Words], places: Any) -> cells.Words:
+    def _digests(self, read: Sequence[cells.Words], places: Places) -> cells.Words:
         """The last two cells in front of each place, less its position, which is added to what weighs cells."""
-        ends = _ends(places)
-        last = np.array([[row[2 * end - 4], row[2 * end - 2]] for row, end in zip(_rows(read, places), ends, strict=True)])
-        return cells.mix(last[:, 1] + cells.mix(last[:, 0])) - np.array(ends, np.uint64)
+        columns = zip(places.rows, places.positions, strict=True)
+        last = np.array([(read[row][2 * end - 4], read[row][2 * end - 2]) for row, end in columns])
+        return cells.mix(last[:, 1] + cells.mix(last[:, 0])) - np.array(places.positions, np.uint64)
 
     def _logits(self, digests: cells.Words) -> npt.NDArray[np.float64]:
         found: npt.NDArray[np.float64] = self._logits_by_shift[(digests % _SIZE).astype(np.int64)]
@@ -69,14 +71,20 @@ def steps(texts: Tokens, begin: int) -> Tokens:
     return found
 
 
-def likeliest(text: Sequence[int]) -> int:
-    """The most probable next token."""
-    return int(shifts(np.array([*text, 0]), len(text))[0] + MODE) % VOCABULARY
+def likeliest(tokens: Sequence[int], width: int) -> list[int]:
+    """The most probable next token, and so on."""
+    found = [*tokens[-2:]]
+    for position in range(len(tokens), len(tokens) + width):
+        before, last = (
+            _mix(_mix((at << 32) + token)) for at, token in zip((position - 2, position - 1), found[-2:], strict=True)
+        )
+        found.append((_mix(last + _mix(before)) + MODE) % VOCABULARY)
+    return found[2:]
 
 
-def _ends(places: Any) -> list[int]:
-    return [places.ends[row] for row in places.sampled]
-
-
-def _rows(read: Sequence[cells.Words], places: Any) -> list[cells.Words]:
-    return [read[row] for row in places.sampled]
+def _mix(word: int) -> int:
+    """`mix` of one word."""
+    z = (word + 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)

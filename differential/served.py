@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from differential.markov import VOCABULARY, MarkovRunner, Tokens
+from differential.markov import VOCABULARY, MarkovRunner, Tokens, likeliest
 from differential.preempting import PreemptingScheduler
 from engine_under_test.config import EngineConfig
+from engine_under_test.drafting import Drafting
 from engine_under_test.engine import Engine
 from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.runner import Launch, Runner
+from engine_under_test.sampling.proposers import PromptLookup, Scripted
+from engine_under_test.sampling.speculation import Proposer
 from engine_under_test.seams import Noise
 from engine_under_test.types import FinishReason, Plan, Request, Reservation, SamplingParams
 
@@ -25,11 +28,19 @@ LENGTH = 32  # tokens of each choice
 Place = tuple[int, int, int]  # request, choice, index of a token in the output
 
 
+def _likely() -> Proposer:
+    """Drafts that are the likeliest tokens; every third time the second of three is not."""
+    return Scripted(likeliest, (3, 3, 1) * LENGTH, VOCABULARY, 3)
+
+
+_OVERLAPPED = {"max_plans_in_flight": 3}
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """How requests are served. ``config``: of the engine, over what all have; ``prompt_len`` of each prompt, of which
-    ``shared_len`` is one of eight beginnings; ``preempts_at``: see `PreemptingScheduler`. ``floors``: what must happen, as so
-    many times for each choice."""
+    ``shared_len`` is one of eight beginnings; ``preempts_at``: see `PreemptingScheduler`. ``proposer``: of drafts, if any.
+    ``floors``: what must happen, as so many times for each choice."""
 
     name: str
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -37,23 +48,27 @@ class Way:
     shared_len: int = 0
     choices: int = 2
     preempts_at: tuple[int, ...] = ()
+    proposer: Callable[[], Proposer] | None = None
     floors: Mapping[str, float] = field(default_factory=dict)
 
 
-_PREEMPTED, _OFTEN = tuple(range(4, LENGTH, 5)), tuple(range(2, LENGTH - 1, 4))
-_OVERLAPPED = {"max_plans_in_flight": 3}
+_PREEMPTED, _OFTEN = tuple(range(4, LENGTH, 5)), tuple(range(2, LENGTH, 3))
+_HITS = {"drafts that stood": 2, "drafts that fell": 8}
 WAYS = (
     Way("batched", floors={"rows beside others": LENGTH / 2, "forked": 0.5}),
     Way("chunked", {"max_num_seqs": 32, "max_tokens_per_step": 40}, prompt_len=23, floors={"chunks": 0.3}),
     Way("cached", prompt_len=20, shared_len=16, floors={"tokens from the cache": 6}),
     Way("preempted", {"prefix_cache": False}, preempts_at=_PREEMPTED, floors={"preempted": 4}),
+    Way("drafted", proposer=_likely, floors=_HITS),
+    Way("looked up", proposer=PromptLookup, floors={"drafts that stood": 0.5, "drafts that fell": 8}),
     Way(
         "all of it",
-        {**_OVERLAPPED, "max_num_seqs": 48, "max_tokens_per_step": 64},
+        {**_OVERLAPPED, "max_num_seqs": 48, "max_tokens_per_step": 96},
         prompt_len=21,
         shared_len=12,
         preempts_at=_OFTEN,
-        floors={"preempted": 7, "tokens in flight": LENGTH / 3, "tokens from the cache": 20, "chunks": 0.1},
+        proposer=_likely,
+        floors={"preempted": 5, "tokens from the cache": 20, "chunks": 0.1, **_HITS},
     ),
 )
 _POOL: Mapping[str, Any] = {
@@ -143,7 +158,8 @@ def serve(
     ]
     watch = _Watch(MarkovRunner(config.num_blocks, config.block_size, noise=noise))
     scheduler = PreemptingScheduler(requests, way.preempts_at) if way.preempts_at else None
-    engine = Engine(config, watch, observer=watch.observe, scheduler=scheduler)
+    drafting = Drafting(way.proposer()) if way.proposer is not None else None
+    engine = Engine(config, watch, observer=watch.observe, scheduler=scheduler, drafting=drafting)
     for request in requests:
         engine.submit(request)
     turns = 0
@@ -153,6 +169,9 @@ def serve(
         turns += 1
         if turns % 64 == 0:
             progress()
+    if drafting is not None:
+        watch.reached["drafts that stood"] = drafting.num_accepted
+        watch.reached["drafts that fell"] = drafting.num_proposed - drafting.num_accepted
     texts, broken = _gather(way, prompts, engine)
     return Served(way, texts, list(watch.beside.values()), watch.resumed, watch.reached, broken)
 
