@@ -16,7 +16,7 @@ from chaos.nemesis import NEMESES
 from engine_under_test.errors import BadInput
 from engine_under_test.execution.schedule import Chance, Chooser, Delays, Priorities
 from models.others import FAMILIES
-from models.walk import WalkShape, large_shape, priority_shape, remote_shape, small_shape, walk_ops
+from models.walk import WalkShape, large_shape, priority_shape, remote_shape, small_shape, speculating_shape, walk_ops
 from properties.op import Op, OpKind
 
 NUM_OPS = 440  # of the workload: at least 150 steps of the engine
@@ -31,6 +31,8 @@ SHAPES: dict[str, WalkShape] = {
     "small-deep-two-bit": small_shape(1, hasher="two_bit"),
     "priority": priority_shape(),
     "large-deeper": large_shape(2),
+    "speculating": speculating_shape(),
+    "speculating-deep": speculating_shape(1, width=4),
 }
 
 REMOTE_SHAPES: dict[str, WalkShape] = {

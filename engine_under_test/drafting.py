@@ -39,7 +39,7 @@ class Drafting:
     """A proposer in the hands of an engine. ``most``: drafts for a row and step, if fewer than the proposer may name."""
 
     def __init__(self, proposer: Proposer, *, most: int | None = None, noise: Noise | None = None) -> None:
-        self._proposer = proposer
+        self.proposer = proposer
         self._noise: Noise = PhiloxNoise() if noise is None else noise
         declared = proposer.declaration.max_drafts
         self.max_drafts = declared if most is None else min(most, declared)
@@ -67,8 +67,8 @@ class Drafting:
             seqs[number].drafts = drafts
 
     def _propose(self, asks: list[Ask]) -> Proposal:
-        proposal = self._proposer.propose(asks, self._noise)
-        check_proposal(self._proposer.declaration, asks, proposal)
+        proposal = self.proposer.propose(asks, self._noise)
+        check_proposal(self.proposer.declaration, asks, proposal)
         return proposal
 
     def landed(self, seq: Sequence, num_drafts: int, num_accepted: int) -> None:
@@ -76,13 +76,13 @@ class Drafting:
         self.num_proposed += num_drafts
         self.num_accepted += num_accepted
         if seq.was_asked:
-            self._proposer.repair((Repair(seq.row_id, num_accepted, len(seq.tokens)),))
+            self.proposer.repair((Repair(seq.row_id, num_accepted, len(seq.tokens)),))
 
     def forget(self, seq: Sequence, row: RowId) -> None:
         """The choice is over under this identity: ended, preempted, or void."""
         if seq.was_asked:
             seq.was_asked = False
-            self._proposer.repair((Repair(row, 0, 0),))
+            self.proposer.repair((Repair(row, 0, 0),))
 
 
 def _is_ready(seq: Sequence) -> bool:

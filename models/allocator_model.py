@@ -61,6 +61,13 @@ class AllocatorModel:
         self._clock += 1
         return self._let_go(key, sorted(sources - set(self.tables.get(key, ()))))
 
+    def shorten(self, key: Key, table: Table) -> list[int]:
+        """The table is but this beginning of what it was; blocks that nobody holds any more are released, the tail first."""
+        known = self.tables[key]
+        self.tables[key] = table
+        self._clock += 1
+        return self._let_go(key, list(reversed(known[len(table) :])))
+
     def replace(self, key: Key, table: Table) -> list[int]:
         """After an abandon: the table is what it was before; blocks that nobody holds any more are released."""
         known = self.tables.get(key, ())

@@ -1,16 +1,17 @@
 """Builds a World from a JSON-able description, so that a replay file can say which world it was.
 
 Owns the meaning of a spec: {"target": "assay" | "radix" | "kv" | "scheduler" | "transformers", "config": {...}, "hasher":
-"blake2b" | "two_bit" | "constant", "device": "plain" | "streams", "remote": {"capacity_blocks": n}, "options": {...}}. Remote:
-the prefix cache of "assay" goes on in a pool of that many blocks. Options are for targets written by others: what they let a
-user choose.
+"blake2b" | "two_bit" | "constant", "device": "plain" | "streams", "remote": {"capacity_blocks": n}, "speculation": {"proposer":
+"lookup" | "knowing", "width": n}, "options": {...}}. Remote: the prefix cache of "assay" goes on in a pool of that many blocks.
+Speculation: "assay" has up to so many drafts a row and step. Options are for targets written by others: what they let a user
+choose.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine_under_test.adapters.base import Target
 from engine_under_test.caps import Caps
@@ -23,10 +24,14 @@ from models.device import Device
 from models.prefix_key import HASHERS
 from models.world import World, caps_of_store
 
+if TYPE_CHECKING:
+    from engine_under_test.adapters.ours import RemoteSide
+    from models.proposers import Keeping
+
 DEFAULT_HASHER = "blake2b"
 Spec = Mapping[str, Any]
 
-_FIELDS = frozenset({"target", "config", "hasher", "device", "remote", "options"})
+_FIELDS = frozenset({"target", "config", "hasher", "device", "remote", "speculation", "options"})
 _CONFIG_FIELDS = {field.name: field for field in dataclasses.fields(EngineConfig)}
 
 
@@ -68,8 +73,8 @@ def target_from(spec: Spec) -> Target:
     if name not in _TARGETS and name not in _OTHERS:
         raise BadInput(f"a world has one of the targets {sorted((*_TARGETS, *_OTHERS))}, found {name!r}")
     config = config_from(spec.get("config", {}))
-    if "remote" in spec:
-        return _with_remote(name, config, hasher_of(spec), spec["remote"])
+    if "remote" in spec or "speculation" in spec:
+        return _with_more(name, config, spec)
     if name in _OTHERS:
         return _OTHERS[name](config, spec.get("options", {}))
     if "options" in spec:
@@ -91,7 +96,18 @@ def world_from(spec: Spec, *, chooser: Chooser | None = None, **options: Any) ->
     name = spec.get("device", "plain")
     if name not in _DEVICES:
         raise BadInput(f"a world has one of the devices {sorted(_DEVICES)}, found {name!r}")
-    return World(target, hasher=hasher_of(spec), device=_DEVICES[name](caps_of_store(target.caps), chooser), **options)
+    device = _DEVICES[name](caps_of_store(target.caps), chooser)
+    return World(target, hasher=hasher_of(spec), device=device, kept_drafts=_kept_drafts(target), **options)
+
+
+def _kept_drafts(target: Target) -> Keeping | None:
+    """What the proposer of the target keeps, if it has one."""
+    if not target.caps.max_drafts:
+        return None
+    from models.proposers import Keeping
+
+    proposer = getattr(target, "proposer", None)
+    return proposer if isinstance(proposer, Keeping) else None
 
 
 def _assay(config: EngineConfig, hasher: Hasher) -> Target:
@@ -100,16 +116,27 @@ def _assay(config: EngineConfig, hasher: Hasher) -> Target:
     return AssayTarget(config, hasher)
 
 
-def _with_remote(name: str, config: EngineConfig, hasher: Hasher, remote: Any) -> Target:
+def _with_more(name: str, config: EngineConfig, spec: Spec) -> Target:
+    """Our engine with a remote pool, or with drafts, or both."""
     from engine_under_test.adapters.ours import AssayTarget
+    from engine_under_test.drafting import Drafting
+    from models.proposers import proposer_from
+
+    if name != "assay":
+        raise BadInput(f'a remote pool and speculation are of the target "assay", found one of {name!r}; leave them out')
+    remote = _remote(spec["remote"], config) if "remote" in spec else None
+    if "speculation" not in spec:
+        return AssayTarget(config, hasher_of(spec), remote)
+    return AssayTarget(config, hasher_of(spec), remote, Drafting(proposer_from(spec["speculation"], config.vocab_size)))
+
+
+def _remote(spec: Any, config: EngineConfig) -> RemoteSide:
     from models.remote_side import SimulatedRemote
 
-    count = remote.get("capacity_blocks") if isinstance(remote, Mapping) and len(remote) == 1 else None
-    if name != "assay" or type(count) is not int or count < 1:
-        raise BadInput(
-            f'a remote pool is {{"capacity_blocks": 1 or more}}, of the target "assay"; found {remote!r} of {name!r}'
-        )
-    return AssayTarget(config, hasher, SimulatedRemote(count, config.block_size))
+    count = spec.get("capacity_blocks") if isinstance(spec, Mapping) and len(spec) == 1 else None
+    if type(count) is not int or count < 1:
+        raise BadInput(f'a remote pool is {{"capacity_blocks": 1 or more}}, found {spec!r}')
+    return SimulatedRemote(count, config.block_size)
 
 
 def _radix(config: EngineConfig, hasher: Hasher) -> Target:

@@ -12,6 +12,7 @@ from itertools import chain
 from operator import add
 
 import numpy as np
+import numpy.typing as npt
 
 from engine_under_test.caps import Caps
 from engine_under_test.events import Misdeclared, Race
@@ -233,14 +234,19 @@ class Device:
         if self._is_spoiled and (is_sick := (launch.cells == SICK).any(axis=1)).any():
             begins = (0, *launch.row_ends)
             flight.sick_rows.update(row for row, end in enumerate(launch.row_ends) if is_sick[begins[row] : end].any())
-        self._law.extend(tracks, ends)
+        if step.plan.num_drafts:
+            expected_cells, expected_tokens = self._expected_with_drafts(flight, ends)
+        else:
+            self._law.extend(tracks, ends)
+            expected_cells = self._law.cells(tracks, ends)
+            expected_tokens = self._expected_tokens(flight, ends)
         return Execution(
             step=step,
             result=launch.result(),
             cells=launch.cells,
-            expected_cells=self._law.cells(tracks, ends),
+            expected_cells=expected_cells,
             row_ends=launch.row_ends,
-            expected_tokens=self._expected_tokens(flight, ends),
+            expected_tokens=expected_tokens,
             changed_slots=changed_slots,
             stale_slots=stale_slots,
             addresses=addresses,
@@ -258,6 +264,34 @@ class Device:
         for copy in reservation.copies:
             found = [slot for slot in found if not copy.target * size <= slot < copy.target * size + copy.num_slots]
         return frozenset(found)
+
+    def _expected_with_drafts(
+        self, flight: Flight, ends: list[int]
+    ) -> tuple[npt.NDArray[np.uint64], tuple[tuple[int, ...], ...]]:
+        """The same for a plan with drafts, row by row: what each draft's cell must hold, and which of them stand."""
+        plan, law = flight.step.plan, self._law
+        cells: list[npt.NDArray[np.uint64]] = []
+        found: list[tuple[int, ...]] = []
+        for track, end, drafts, samples in zip(flight.tracks, ends, plan.drafts(), plan.samples, strict=True):
+            first = end - len(drafts)
+            ahead = track.tokens[first:]  # sampled by a plan that was lost
+            if drafts:
+                law.cut(track, first)
+                track.tokens += drafts
+            law.extend([track], [end])
+            cells.append(law.cells([track], [end]))
+            tokens: list[int] = []
+            for place in range(len(drafts) + 1 if samples else 0):
+                tokens += law.next_tokens([track], [first + place])
+                if drafts[place : place + 1] != tuple(tokens[-1:]):
+                    break
+            if drafts:
+                law.cut(track, first)
+                track.tokens += ahead if len(ahead) > len(tokens) else tokens
+            elif samples and len(track.tokens) == end:
+                track.tokens += tokens
+            found.append(tuple(tokens))
+        return np.concatenate(cells), tuple(found)
 
     def _expected_tokens(self, flight: Flight, ends: list[int]) -> tuple[tuple[int, ...], ...]:
         """What the rows sample by the law; the next plans of these choices compute on it."""

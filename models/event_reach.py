@@ -211,6 +211,7 @@ class EventReach:
         choice = self._life(event)
         if choice is not None:
             choice.emitted += event.tokens
+            choice.committed = len(choice.request.prompt) + choice.emitted - 1  # drafts that fell were planned, no more
 
     def _preempted(self, event: Event, _op: Op) -> None:
         choice = self._life(event)

@@ -164,7 +164,12 @@ class ModelFacts:
         landed: list[Landed] = []
         identities = plan.requests, plan.choices, plan.incarnations, plan.epochs
         work = plan.starts, plan.num_tokens, plan.samples, step.reservation.tables, result.tokens
-        for request, choice, incarnation, epoch, start, count, samples, table, tokens in zip(*identities, *work, strict=True):
+        num_drafts = plan.num_drafts or (0,) * plan.num_rows
+        advance = self.requests.advance
+        verified: dict[Key, bool] = {}  # rows with drafts, and whether their choice ended with what stands
+        for request, choice, incarnation, epoch, start, count, samples, table, tokens, drafts in zip(
+            *identities, *work, num_drafts, strict=True
+        ):
             key = (request.request_id, choice, incarnation)
             facts = live.get(key)
             end = start + count
@@ -172,6 +177,10 @@ class ModelFacts:
                 if self.caps.has_late_aborts and facts is None:
                     self._committed_late(key, table, start, end)
                 continue
+            if drafts:
+                verified[key] = advance(key, tokens)
+                end = len(request.prompt) + len(facts.emitted) - 1  # what they stand on; the newest is not computed yet
+                self._fell(key, table[: -(-end // size)], after)
             if key in self._restored:
                 self._restored.discard(key)
                 self.prefix.committed(key, facts, table, 0, end)
@@ -185,10 +194,15 @@ class ModelFacts:
         if self._put_out:
             self._came_back(after)
         self.scheduler.committed(landed)
-        advance = self.requests.advance
-        ended = [key for key, _, _, tokens in landed if tokens and advance(key, tokens)]
+        self.scheduler.verified(landed, verified)
+        ended = [key for key, _, _, tokens in landed if tokens and (verified[key] if key in verified else advance(key, tokens))]
         if ended:
             self._ended(ended, after)
+
+    def _fell(self, key: Key, table: tuple[int, ...], after: Snapshot) -> None:
+        """Behind a step with drafts a choice holds what is confirmed of it, and no more."""
+        if len(table) < len(self.allocator.tables.get(key, ())):
+            self.prefix.released(self.allocator.shorten(key, table), after.cached)
 
     def _committed_late(self, key: Key, table: tuple[int, ...], start: int, end: int) -> None:
         """The row of an aborted choice: what it computed may be found by others."""

@@ -265,6 +265,14 @@ class Law:
                 digests.append(digest)
             track.total = total
 
+    def cut(self, track: Track, length: int) -> None:
+        """Forgets the cells of the track from `length` on, and its tokens."""
+        del track.tokens[length:]
+        if len(track.digests) > length:
+            del track.digests[length:]
+            del track.words[2 * length :]
+            track.total = sum(track.words[::2]) & _MASK
+
     def _layer_one_at(self, track: Track, position: int) -> int:
         place = position << 32 | track.tokens[position]
         x = (_mix_int(place) + track.adapter) & _MASK

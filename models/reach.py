@@ -66,6 +66,17 @@ class Reach(StrEnum):
     RESTARTED = "restart"
     DEADLINE = "ended by deadline"
     REFUSED_BLOCK = "block refused during a reservation"
+    # Drafts, where the target speculates.
+    DRAFTS_NONE = "none of a row's drafts stand"
+    DRAFTS_SOME = "some of a row's drafts stand"
+    DRAFTS_ALL = "all of a row's drafts stand"
+    DRAFTS_STOPPED = "ended inside drafts that stand"
+    DRAFTS_LATE = "aborted or preempted with drafts in flight"
+    DRAFTS_LOST = "row with drafts abandoned"
+    DRAFTS_CUT = "fewer drafts planned than were proposed"
+    DRAFTS_PASSED_OVER = "not planned, with drafts proposed"
+    DRAFTS_IN_NEW_BLOCK = "block taken for drafts alone"
+    DRAFTS_AHEAD = "drafts planned behind a plan in flight"
     # A target with a swap pool, or without a check of lengths at its door.
     RESUMED_SWAPPED = "preempted, resumed from the swap pool"
     RESUMED_ANEW = "preempted, resumed from its prompt"

@@ -6,7 +6,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from engine_under_test.types import FinishReason, PlannedStep
 from models.adapter_model import AdapterModel
@@ -68,11 +68,12 @@ class SchedulerModel:
         live, scheduled, ahead, token_ids = self._requests.live, self._scheduled, self._ahead, plan.token_ids
         identities = plan.requests, plan.choices, plan.incarnations, plan.epochs
         work = plan.starts, plan.num_tokens, plan.num_pending, plan.samples, plan.hit_blocks
+        num_drafts = plan.num_drafts or (0,) * plan.num_rows
         for row, (request, choice, incarnation, epoch, start, count, pending, samples, hits) in enumerate(
             zip(*identities, *work, strict=True)
         ):
             key = (request.request_id, choice, incarnation)
-            tokens = token_ids[position : position + count - pending]
+            tokens = token_ids[position : position + count - pending - num_drafts[row]]
             position += count - pending
             facts = live.get(key)
             flying = ahead.get(key, 0)
@@ -128,6 +129,8 @@ class SchedulerModel:
         if plan.epochs[row] < facts.epoch:
             return Violation("AS-4", "identity", subject, f"epoch {plan.epochs[row]}", f"epoch {facts.epoch} or later")
         start, end = plan.starts[row], plan.starts[row] + plan.num_tokens[row]
+        if plan.num_drafts:
+            end -= plan.num_drafts[row]
         return (
             self._judge_start(key, start, len(plan.hit_blocks[row]), subject)
             or self._judge_end(key, start, end, plan.samples[row], subject)
@@ -214,6 +217,11 @@ class SchedulerModel:
                 if key in in_a_row:
                     del in_a_row[key]
                 last_token[key] = self._any_token = now
+
+    def verified(self, rows: Iterable[Landed], with_drafts: Collection[Key]) -> None:
+        """Rows with drafts landed, and ended for good where `committed` was told: the next ones begin there."""
+        if with_drafts:
+            self._scheduled.update((key, end) for key, end, _, _ in rows if key in with_drafts)
 
     def preempted(self, key: Key) -> None:
         self._in_a_row[key] = self._in_a_row.get(key, 0) + 1

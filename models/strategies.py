@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engine_under_test.caps import Caps
 from engine_under_test.types import Adapter, Media, Request, SamplingParams
 from models.prompts import edge_lengths, prompt
+from models.proposers import PROPOSERS
 
 IDENTIFIERS = tuple("abcdefghij")
 SPEC_ADAPTERS = (["x", 1], ["x", 2], ["y", 1])
@@ -216,7 +217,10 @@ def world_specs(
 ) -> dict[str, Any]:
     """What `models.build.world_from` builds a small world of a target from."""
     config = draw(engine_configs(max_plans_in_flight=max_plans_in_flight, switches=switches))
-    return {"target": target, "config": config, "hasher": draw(st.sampled_from(list(hashers)))}
+    found = {"target": target, "config": config, "hasher": draw(st.sampled_from(list(hashers)))}
+    if target == "assay" and draw(st.integers(0, 3)) == 3:
+        found["speculation"] = {"proposer": draw(st.sampled_from(PROPOSERS)), "width": draw(st.integers(1, 4))}
+    return found
 
 
 @st.composite

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from models.draft_reach import DRAFT_REACHES
 from models.machines.directed import run_stories
 from models.machines.engine import EngineMachine
 from models.machines.kv import KvMachine
@@ -23,6 +24,7 @@ from models.refusals import refusal_stories
 from models.rows_suite import SUITE as KEPT_ROWS
 from models.scenarios import Scenario
 from models.shrink import run_once, shrink_world
+from models.speculation_suite import SPECULATION
 from models.stories import odd_hash_stories, stories
 from models.trace.suite import SUITE as TRACE
 from models.walk_suite import WALK, run_and_check
@@ -54,7 +56,7 @@ ENGINE_FLOORS = (*KV_FLOORS, Reach.STALE_RESULT, Reach.REUSED_IDENTIFIER, Reach.
 PORTABLE_FLOORS = (Reach.PROMPT_ONE, Reach.REUSED_IDENTIFIER, Reach.SAME_PROMPT_TWICE, Reach.REFUSED_OTHERWISE)
 _NOT_DIRECTED = (Reach.REFUSED_BLOCK, Reach.HASH_TWO_BIT, Reach.HASH_CONSTANT)
 _NOT_OURS = (Reach.RESUMED_SWAPPED, Reach.RESUMED_ANEW, Reach.OUTGREW)
-DIRECTED_FLOORS = tuple(name for name in Reach if name not in (*_NOT_DIRECTED, *_NOT_OURS))
+DIRECTED_FLOORS = tuple(name for name in Reach if name not in (*_NOT_DIRECTED, *_NOT_OURS, *DRAFT_REACHES))
 
 
 def result_of(
@@ -141,4 +143,17 @@ DIRECTED = story_suite("directed", "directed stories", stories, DIRECTED_FLOORS,
 ODD_HASHES = story_suite("odd-hashes", "hashes that collide", _odd_hashes, (Reach.HASH_TWO_BIT, Reach.HASH_CONSTANT), 3.0)
 REFUSALS = story_suite("refusals", "every block refused once", refusal_stories, (Reach.REFUSED_BLOCK,), 3.0)
 
-SUITES: tuple[Suite, ...] = (KV, SCHEDULER, ENGINE, PORTABLE, RADIX, DIRECTED, ODD_HASHES, REFUSALS, WALK, TRACE, KEPT_ROWS)
+SUITES: tuple[Suite, ...] = (
+    KV,
+    SCHEDULER,
+    ENGINE,
+    PORTABLE,
+    RADIX,
+    DIRECTED,
+    ODD_HASHES,
+    REFUSALS,
+    WALK,
+    SPECULATION,
+    TRACE,
+    KEPT_ROWS,
+)

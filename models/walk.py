@@ -55,6 +55,7 @@ class WalkShape:
     refused_share: float = 0.03
     reset_rate: float = 0.0  # of the cache, faults apart: what was cached is in the remote pool only
     remote_blocks: int = 0  # of the pool in which the prefix cache goes on; 0: there is none
+    speculation: Mapping[str, Any] | None = None  # as `models.build` has it
     options: Mapping[str, Any] = field(default_factory=dict)  # of a target written by others
 
     def spec(self) -> dict[str, Any]:
@@ -62,6 +63,8 @@ class WalkShape:
         found: dict[str, Any] = {"target": self.target, "config": config_to(self.config), "hasher": self.hasher}
         if self.remote_blocks:
             found["remote"] = {"capacity_blocks": self.remote_blocks}
+        if self.speculation is not None:
+            found["speculation"] = dict(self.speculation)
         return found | {"options": dict(self.options)} if self.options else found
 
 
@@ -97,6 +100,18 @@ def remote_shape(depth: int = 0, **changes: Any) -> WalkShape:
     """Four live choices whose long prompts share prefixes, on a pool that is too small for these, before one that is not."""
     small = small_shape(depth, num_families=2, namespace_share=0.1, reset_rate=0.08, **changes)
     return replace(small, config=replace(small.config, num_blocks=16, max_tokens_per_step=16), remote_blocks=48)
+
+
+def speculating_shape(depth: int = 0, proposer: str = "knowing", width: int = 3, **changes: Any) -> WalkShape:
+    """Three live choices with drafts on a pool of 16 blocks of 3, so that drafts often reach into another block."""
+    small = small_shape(depth, num_live=3, speculation={"proposer": proposer, "width": width}, **changes)
+    config = replace(small.config, num_blocks=16, block_size=3, max_tokens_per_step=9)
+    return replace(small, config=config)
+
+
+def one_by_one(shape: WalkShape) -> WalkShape:
+    """The same with one row a plan: with overlap, each plan is of another choice than the one before it."""
+    return replace(shape, config=replace(shape.config, batching=False))
 
 
 def radix_shape(**changes: Any) -> WalkShape:

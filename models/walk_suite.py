@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 
 from models.build import world_from
 from models.machines.driving import Driver
+from models.reach import Reach
 from models.shrink import Spec, run_once, shrink_world
-from models.walk import WalkShape, large_shape, priority_shape, small_shape, walk_ops
+from models.walk import WalkShape, large_shape, priority_shape, small_shape, speculating_shape, walk_ops
 from properties.checkers import CHECKERS, run_checkers
 from properties.history import History
 from properties.op import Op, OpKind
@@ -29,6 +31,7 @@ SHAPES: dict[str, WalkShape] = {
     "priority": priority_shape(),
     "large": large_shape(),
     "large-deeper": large_shape(2),
+    "speculating": speculating_shape(1, "lookup"),
 }
 _WORK = {Profile.QUICK: (1, 250), Profile.PR: (4, 900), Profile.NIGHTLY: (60, 3000)}  # walks a shape, ops a walk
 _SHRINK_SECONDS = 20.0
@@ -75,10 +78,22 @@ def digest(history: History) -> str:
 def run_walks(context: SuiteContext) -> CheckResult:
     """Every shape in turn, up to the first violation. Each walk ends with a drain and with what holds of whole histories."""
     walks, num_ops = _WORK[context.profile]
+    return run_shapes(context, "walk", SHAPES, walks, num_ops)
+
+
+def run_shapes(
+    context: SuiteContext,
+    identifier: str,
+    shapes: Mapping[str, WalkShape],
+    walks: int,
+    num_ops: int,
+    floors: Mapping[Reach, int] = MappingProxyType({}),
+) -> CheckResult:
+    """The same with these shapes. ``floors``: how often each must have been reached, or the run is unknown."""
     sums = _Sums(0, 0, 0, Counter(), Counter(), {}, {})
-    total = walks * len(SHAPES)
+    total = walks * len(shapes)
     for index in range(walks):
-        for label, shape in SHAPES.items():
+        for label, shape in shapes.items():
             seed = context.seed * 1000 + index
             name = f"{label}#{seed:#x}"
             driver = Driver(shape.spec())
@@ -86,9 +101,12 @@ def run_walks(context: SuiteContext) -> CheckResult:
             violation = driver.violation or sums.check(driver.world.history)
             sums.add(name, driver)
             if violation is not None:
-                return _result(sums, (_failure(name, shape, driver.ops, violation),))
+                return _result(identifier, sums, (_failure(name, shape, driver.ops, violation),))
             context.progress(sums.walks, total)
-    return _result(sums, ())
+    for reach, least in floors.items():
+        if (found := sums.reached[reach.value]) < least:
+            sums.missed[f"{reach.value}: {found} of {least}"] = None
+    return _result(identifier, sums, ())
 
 
 def run_and_check(spec: Spec, ops: Sequence[Op]) -> Violation | None:
@@ -108,13 +126,13 @@ def _failure(name: str, shape: WalkShape, ops: Sequence[Op], violation: Violatio
     return Failure(shrunk.violation, name, shrunk.spec, shrunk.ops, len(ops))
 
 
-def _result(sums: _Sums, failures: tuple[Failure, ...]) -> CheckResult:
+def _result(identifier: str, sums: _Sums, failures: tuple[Failure, ...]) -> CheckResult:
     missed = list(sums.missed)
     if sums.noops > sums.ops:
         missed.append(f"at most half of the operations may be no-ops, found {sums.noops} of {sums.noops + sums.ops}")
     verdict = Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID
     return CheckResult(
-        "walk",
+        identifier,
         verdict,
         examples=sums.walks,
         ops=sums.ops,
@@ -124,7 +142,7 @@ def _result(sums: _Sums, failures: tuple[Failure, ...]) -> CheckResult:
         invariants=dict(sums.evaluations),
         failures=failures,
         digests=sums.digests,
-        note=f"{sums.walks} walks in {len(SHAPES)} worlds",
+        note=f"{sums.walks} walks",
     )
 
 

@@ -18,6 +18,7 @@ from engine_under_test.types import Snapshot
 from models.device import Flight
 from models.facts import ModelFacts
 from models.judging import Judge
+from models.proposers import Keeping
 from properties.history import History
 from properties.invariants.predicate import Predicate
 from properties.moment import Happening, Moment
@@ -68,6 +69,7 @@ class Watch:
         self._audited_steps = 0
         self._plans_until_healed = 0
         self.orders: Callable[[], Orders] | None = None  # what a device with streams has seen since it was last asked
+        self.kept_drafts: Keeping | None = None
         self._is_watched = False  # a fault was active at some time of this happening
         self._set_unsettled({})
 
@@ -171,6 +173,8 @@ class Watch:
             self._audited_steps = self.checked_steps
         if self.orders is not None:
             columns["races"], columns["misdeclared"] = self.orders()
+        if (drafts := self.kept_drafts) is not None:
+            columns["kept_drafts"], columns["strange_drafts"] = drafts.lengths(), tuple(drafts.strange)
         moment = Moment(
             self._caps,
             happening,

@@ -22,6 +22,7 @@ from engine_under_test.types import Adapter, Admission, Snapshot
 from models.device import Device, Flight
 from models.facts import ModelFacts
 from models.judging import CheckerCrashed
+from models.proposers import Keeping
 from models.watch import Watch
 from properties.history import History, Landing
 from properties.invariants import ALL
@@ -58,7 +59,7 @@ class World:
 
     ``apply`` returns whether the op did something; a no-op is recorded too. The first thing wrong is in ``violation``;
     after it, ops do nothing. ``on_moment`` is shown each moment after it was judged. ``device``: what executes plans; without
-    one, the plain one of `models.device`.
+    one, the plain one of `models.device`. ``kept_drafts``: the proposer of a target that speculates.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class World:
         predicates: Iterable[Predicate] = ALL,
         on_moment: Callable[[Moment], None] | None = None,
         device: Device | None = None,
+        kept_drafts: Keeping | None = None,
     ) -> None:
         self.target = target
         self.caps = caps = target.caps
@@ -80,6 +82,7 @@ class World:
         self._more = cast("TransactionalTarget", target)  # called only where the caps say so
         self.device = Device(caps_of_store(caps)) if device is None else device
         self._watch.orders = self.device.orders
+        self._watch.kept_drafts = kept_drafts
         if caps.has_remote:
             cast("RemoteTarget", target).attach(self.device)
             self.facts.differs_from_law = self.device.differs_from_law

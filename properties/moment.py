@@ -219,6 +219,8 @@ class Moment:
     facts: Facts
     planned: PlannedStep | None = None
     landed: PlannedStep | None = None  # with LANDED, ABANDONED (the oldest) and STALE: the plan in question, if known
+    kept_drafts: Mapping[RowId, int] | None = None  # how many tokens a proposer keeps of a row, drafts and all; None: no look
+    strange_drafts: tuple[str, ...] = ()  # what it was asked or told that does not fit together, so far
     abandoned: tuple[PlannedStep, ...] = ()
     execution: Execution | None = None
     result: StepResult | None = None

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 from engine_under_test.book import Book
 from engine_under_test.caps import Caps, DeclaredOrder, LinkFault, VictimSet
 from engine_under_test.config import EngineConfig, Order
+from engine_under_test.drafting import Drafting
 from engine_under_test.engine import Engine
 from engine_under_test.errors import BadInput
 from engine_under_test.events import Counters, Event
 from engine_under_test.execution.runner import Move, Mover
 from engine_under_test.kv.prefix_index import blake2b_16
 from engine_under_test.kv.transaction import KvTransaction
+from engine_under_test.sampling.speculation import Proposer
 from engine_under_test.seams import Clock, Fence, Hasher, Observer
 from engine_under_test.types import Adapter, Admission, Output, Plan, PlannedStep, Request, Reservation, Snapshot, StepResult
 
@@ -127,12 +129,19 @@ _ORDERS = {Order.FIRST_COME: DeclaredOrder.FIRST_COME, Order.PRIORITY: DeclaredO
 class AssayTarget:
     """Every verb of `adapters.base`, transactional ones included."""
 
-    def __init__(self, config: EngineConfig, hasher: Hasher | None = None, remote: RemoteSide | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        hasher: Hasher | None = None,
+        remote: RemoteSide | None = None,
+        drafting: Drafting | None = None,
+    ) -> None:
         self._clock = _HandClock()
         self._gate = _RefusingGate()
         self._device = _HarnessDevice()
         self._events: list[Event] = []
         self._remote = remote
+        self._drafting = drafting
         self._engine = Engine(
             config,
             self._device,
@@ -141,8 +150,11 @@ class AssayTarget:
             gate=self._gate,
             observer=self._events.append,
             remote=None if remote is None else self._connect,
+            drafting=drafting,
         )
         self._caps = caps_of(config)
+        if drafting is not None:
+            self._caps = replace(self._caps, max_drafts=drafting.max_drafts)
         if remote is not None:
             self._caps = replace(self._caps, has_transfers=True, has_remote=True, load_bound_s=remote.load_bound_s)
 
@@ -153,6 +165,11 @@ class AssayTarget:
     @property
     def caps(self) -> Caps:
         return self._caps
+
+    @property
+    def proposer(self) -> Proposer | None:
+        """Who names drafts."""
+        return None if self._drafting is None else self._drafting.proposer
 
     def add(self, request: Request) -> Admission:
         return self._engine.submit(request)

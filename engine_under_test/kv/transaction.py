@@ -280,6 +280,7 @@ class KvTransaction:
             raise ProtocolError(f"plan {plan_id} is not the oldest plan in flight")
         self._in_flight.popleft()
         size, observe = self.block_size, self._observe
+        planned_ends = record.ends
         if ends is not None:
             record.ends = ends
         for row, (table, end) in enumerate(zip(record.tables, record.ends, strict=True)):
@@ -298,15 +299,16 @@ class KvTransaction:
                 observe(copy_owned(record, row, change))
             self._let_go(change.source, plan_id)
         if ends is not None:
-            self._trim(record)
+            self._trim(record, planned_ends)
         if observe is not None:
             observe(event_of((_COMMITTED, None, plan_id, (), 0, "")))
 
-    def _trim(self, record: Record) -> None:
-        """Gives back what only drafts that fell were written to, behind the plan that wrote them."""
-        for table, end in zip(record.tables, record.ends, strict=True):
+    def _trim(self, record: Record, planned_ends: Items[int]) -> None:
+        """Gives back what only drafts that fell were written to, behind the plan that wrote them. Behind such drafts nothing
+        is planned, so that no later plan holds any of it; behind other rows one may."""
+        for table, end, planned_end in zip(record.tables, record.ends, planned_ends, strict=True):
             num_blocks = -(-end // self.block_size)
-            if table.is_released or len(table.blocks) <= num_blocks:
+            if end == planned_end or table.is_released or len(table.blocks) <= num_blocks:
                 continue
             fence = table.last_plan
             for block in reversed(table.blocks[num_blocks:]):

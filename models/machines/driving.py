@@ -14,12 +14,14 @@ from engine_under_test.caps import Caps
 from engine_under_test.events import Event
 from engine_under_test.types import Snapshot
 from models.build import world_from
+from models.draft_reach import DraftReach
 from models.event_reach import EventReach
 from models.reach import disagreements
 from models.witness import COUNTED_BY_BOTH, Witness
 from models.world import World, no_collections
 from properties.checkers import run_checkers
 from properties.history import History, OpRecord
+from properties.moment import Moment
 from properties.op import Op, OpKind
 from properties.verdict import Violation
 
@@ -30,7 +32,8 @@ class Driver:
     def __init__(self, spec: Mapping[str, Any], build: Callable[..., World] = world_from) -> None:
         self.spec = dict(spec)
         self.witness = Witness()
-        self.world = build(spec, on_moment=self.witness.see)
+        self.drafts = DraftReach()
+        self.world = build(spec, on_moment=self._see)
         self.ops: list[Op] = []
         self.evidence: Counter[str] = Counter()  # of checkers, by identifier
         self.crashed_checkers: list[str] = []
@@ -39,6 +42,10 @@ class Driver:
         self.has_unsent = False
         self.has_landed = False
         self.are_fences_held = False
+
+    def _see(self, moment: Moment) -> None:
+        self.witness.see(moment)
+        self.drafts.see(moment)
 
     @property
     def caps(self) -> Caps:
@@ -96,7 +103,7 @@ class Driver:
         recount = EventReach(self.caps, str(self.spec.get("hasher", "blake2b")))
         for record, events in _by_op(self.world.history):
             recount.see(record.op, events)
-        return recount.counts, disagreements(recount.counts, self.witness.counts, COUNTED_BY_BOTH)
+        return recount.counts + self.drafts.counts, disagreements(recount.counts, self.witness.counts, COUNTED_BY_BOTH)
 
 
 def _by_op(history: History) -> Iterator[tuple[OpRecord, list[Event]]]:

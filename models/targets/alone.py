@@ -98,6 +98,7 @@ class Alone:
     # ---- the planner's view ----
 
     num_loading = 0
+    max_drafts = 0
     adapters_in_flight: Collection[Adapter] = ()  # there are no slots here
 
     @property

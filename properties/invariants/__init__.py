@@ -11,6 +11,7 @@ from typing import Final
 from properties.invariants import (
     adapters,
     device_order,
+    drafts,
     kv_eviction,
     kv_index,
     kv_ownership,
@@ -30,6 +31,7 @@ from properties.invariants.predicate import Predicate
 ALL: Final[tuple[Predicate, ...]] = (
     *device_order.PREDICATES,
     *results.PREDICATES,
+    *drafts.PREDICATES,
     *semantics.PREDICATES,
     *kv_ownership.PREDICATES,
     *kv_writes.PREDICATES,

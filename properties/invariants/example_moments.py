@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from engine_under_test.caps import DeclaredOrder
 from engine_under_test.events import Counters, Event, EventKind
 from engine_under_test.types import AdapterLoad, FinishReason, Output, Plan, PlannedStep, Reservation, RowId, Status
@@ -343,6 +345,43 @@ REBORN = replace(
     after=replace(LATE.after, waiting=(_B_REBORN,)),
     facts=replace(KNOWN_AFTER, choices={**KNOWN_AFTER.choices, ("b", 0, 2): ChoiceFacts(B, 0, 2, [])}),
 )
+# The row of a has one draft, which stands: it yields two tokens.
+_DRAFTING = replace(
+    STEP,
+    plan=replace(
+        STEP.plan,
+        num_tokens=(2, 1, 1, 1),
+        token_ids=(11, 12, 47, 47, 28),
+        num_drafts=(1, 0, 0, 0),
+    ),
+    reservation=replace(STEP.reservation, slots=(14, 15, 39, 43, 32)),
+)
+_DRAFTED = replace(IN_FLIGHT, running=(IN_FLIGHT.running[0]._replace(scheduled_len=12), *IN_FLIGHT.running[1:]))
+WITH_DRAFTS = replace(PLANNED, after=_DRAFTED, planned=_DRAFTING, kept_drafts={RowId("a", 0, 1, 0): 12})
+_VERIFIED = replace(RESULT, tokens=((12, 13), *RESULT.tokens[1:]))
+VERIFIED = replace(
+    LANDED,
+    before=replace(_DRAFTED, plans=(5, 6)),
+    after=replace(
+        COMMITTED,
+        plans=(6,),
+        running=(COMMITTED.running[0]._replace(committed_len=12, scheduled_len=12, visible_len=13), *COMMITTED.running[1:]),
+    ),
+    facts=replace(KNOWN_AFTER, choices={**KNOWN_AFTER.choices, ("a", 0, 1): ChoiceFacts(A, 0, 1, [10, 11, 12, 13])}),
+    landed=_DRAFTING,
+    result=_VERIFIED,
+    execution=replace(
+        EXECUTION,
+        step=_DRAFTING,
+        result=_VERIFIED,
+        expected_tokens=_VERIFIED.tokens,
+        cells=np.arange(74, dtype=np.uint64).reshape(37, 2),
+        expected_cells=np.arange(74, dtype=np.uint64).reshape(37, 2),
+        row_ends=(12, 20, 28, 37),
+        changed_slots=EXECUTION.changed_slots | {15},
+    ),
+    kept_drafts={},
+)
 RADIX = Moment(
     replace(CAPS, evicts_on_demand=True, has_padding=True),
     Happening.OTHER,
@@ -359,6 +398,8 @@ GOOD: Mapping[str, Moment] = {
     "resumed": RESUMED,
     "by priority": BY_PRIORITY,
     "landed": LANDED,
+    "with drafts": WITH_DRAFTS,
+    "verified": VERIFIED,
     "landed on streams": replace(LANDED, races=(), misdeclared=()),
     "late": LATE,
     "reborn": REBORN,

@@ -42,6 +42,7 @@ CAPS = Caps(
     num_blocks=12,
     max_tokens_per_step=16,
     max_num_seqs=8,
+    max_drafts=2,
     vocab_size=64,
     progress_bound=5,
     overtake_bound=0,

@@ -20,13 +20,13 @@ def lengths_are_ordered(moment: Moment) -> Violation | None:
     The last visible token is never committed: it is the input of the next step, also of a choice that is computed anew.
     Source: engine_under_test/types.py, SequenceSnapshot; lmdeploy pull 4685 (a length counted twice).
     """
-    size, seen = moment.after.block_size, moment.view
+    size, seen, most = moment.after.block_size, moment.view, 1 + moment.caps.max_drafts
     for s in seen.after.sequences if moment.is_audit else [s for _, s in seen.fresh]:
         _, _, _, _, _, _, visible, committed, scheduled, allocated, table, reserved, plans = s
         if (
             0 <= committed <= scheduled <= allocated <= (len(table) + len(reserved)) * size
             and committed < visible
-            and (scheduled < visible + len(plans) if plans else scheduled == committed)
+            and (scheduled < visible + len(plans) * most if plans else scheduled == committed)
         ):
             continue
         if not 0 <= committed <= scheduled <= allocated:
@@ -38,9 +38,10 @@ def lengths_are_ordered(moment: Moment) -> Violation | None:
             return violation("KV-5", row_named(s.row_id), found, expected)
         if not s.plans and scheduled != committed:
             return violation("KV-5", row_named(s.row_id), f"idle with scheduled {scheduled}", f"committed, {committed}")
-        if committed >= s.visible_len or scheduled >= s.visible_len + len(s.plans):
+        if committed >= s.visible_len or scheduled >= s.visible_len + len(s.plans) * most:
             found = f"committed {committed}, scheduled {scheduled} of {s.visible_len} visible"
-            return violation("KV-5", row_named(s.row_id), found, f"at most {s.visible_len - 1} and one more a plan in flight")
+            expected = f"at most {s.visible_len - 1} and {most} more a plan in flight"
+            return violation("KV-5", row_named(s.row_id), found, expected)
     return None
 
 
@@ -148,7 +149,8 @@ def commit_applies_the_whole_plan(moment: Moment) -> Violation | None:
     if plan.plan_id in after.plans or plan.plan_id in after.reservations:
         return violation("KV-12", f"plan {plan.plan_id}", "still in flight behind its result", "committed, nothing reserved")
     seen = moment.view
-    for s, end in zip(seen.landed_after, seen.landed.ends, strict=True):
+    ends = seen.landed.ends if moment.result is None else seen.landed.confirmed(moment.result.tokens)
+    for s, end in zip(seen.landed_after, ends, strict=True):
         if s is not None and s.committed_len < end:
             return violation("KV-12", row_named(s.row_id), f"committed {s.committed_len}", f"{end}: its plan is committed")
     return None

@@ -7,7 +7,7 @@ Owns sets and look-ups, remembered for the last few snapshots and plans by ident
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
 from operator import add, attrgetter, itemgetter
 from typing import Any, Final, Generic, TypeVar
@@ -128,6 +128,19 @@ class PlanReading:
         self.choices: list[ChoiceKey] = list(zip(self.names, plan.choices, plan.incarnations, strict=True))
         self.ends = list(map(add, plan.starts, plan.num_tokens))  # behind the last position that each row computes
         self.has_hits = any(plan.hit_blocks)
+
+    @Derived
+    def known_ends(self) -> list[int]:
+        """Behind the last known token of each row: drafts stand beyond it."""
+        plan = self.plan
+        return [end - num for end, num in zip(self.ends, plan.num_drafts, strict=True)] if plan.num_drafts else self.ends
+
+    def confirmed(self, tokens: Sequence[tuple[int, ...]]) -> list[int]:
+        """Up to where each row is confirmed by the tokens that it yields: behind its last known token, and each draft that
+        stands."""
+        if not self.plan.num_drafts:
+            return self.ends
+        return [end + max(len(found) - 1, 0) for end, found in zip(self.known_ends, tokens, strict=True)]
 
 
 _RECENT: Final[dict[int, Reading]] = {}  # by the identity of the snapshot, which a reading keeps alive

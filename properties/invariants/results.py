@@ -115,7 +115,8 @@ def _moves_of_result(moment: Moment) -> dict[tuple[str, int, int, int], Progress
     if moment.landed is None or seen.applied != [moment.landed.plan.plan_id]:
         return None
     plan = seen.landed
-    return dict(zip(plan.rows, zip(plan.ends, map(len, moment.result.tokens), strict=True), strict=True))
+    tokens = moment.result.tokens
+    return dict(zip(plan.rows, zip(plan.confirmed(tokens), map(len, tokens), strict=True), strict=True))
 
 
 def _late_rows(moment: Moment) -> Iterator[tuple[RowId, bool]]:

@@ -81,11 +81,13 @@ def chunks_cover_prompt_and_output(moment: Moment) -> Violation | None:
     """
     seen = moment.view
     plan = seen.planned.plan
-    cursor = 0
-    columns = (plan.num_tokens, plan.num_pending, plan.samples, seen.planned.ends, seen.planned_after, seen.planned_facts)
+    behind = 0
+    num_drafts = plan.num_drafts or (0,) * plan.num_rows
+    columns = (plan.num_tokens, plan.num_pending, plan.samples, seen.planned.known_ends, seen.planned_after, seen.planned_facts)
     for i, (count, pending, samples, end, s, facts) in enumerate(zip(*columns, strict=True)):
-        first = cursor
-        cursor += count - pending
+        first = behind
+        behind += count - pending
+        cursor = behind - num_drafts[i]
         is_plain = s is not None and samples and not pending and end == s.visible_len
         if not is_plain and (found := _sampling_is_wrong(s, end, pending, samples)):
             return violation("SC-10", row_named(seen.planned.rows[i]), *found)
@@ -93,8 +95,8 @@ def chunks_cover_prompt_and_output(moment: Moment) -> Violation | None:
             continue
         if cursor > first and (found := _tokens_are_wrong(moment, i, plan.token_ids[first:cursor])):
             return violation("SC-10", row_named(seen.planned.rows[i]), *found)
-    if cursor != len(plan.token_ids):
-        return violation("SC-10", f"plan {plan.plan_id}", f"{len(plan.token_ids)} input tokens", f"{cursor}, as its rows need")
+    if behind != len(plan.token_ids):
+        return violation("SC-10", f"plan {plan.plan_id}", f"{len(plan.token_ids)} input tokens", f"{behind}, as its rows need")
     return None
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from engine_under_test.types import Plan, SamplingParams
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
 from properties.invariants.reading import plan_reading
 from properties.moment import Execution, Happening, Moment, NoiseAddress
@@ -89,6 +90,8 @@ def draws_stand_at_their_own_addresses(moment: Moment) -> Violation | None:
 def _warm_addresses_of(execution: Execution) -> tuple[tuple[int, int, int, int], ...]:
     """Those of the rows that need noise, in their order."""
     plan = execution.step.plan
+    if plan.num_drafts:
+        return tuple([address for address, sampling in _draws_of(plan) if sampling.temperature > 0])
     rows = zip(map(_sampling_of, plan.requests), plan.choices, plan_reading(plan).ends, plan.samples, strict=True)
     return tuple(
         [
@@ -103,12 +106,17 @@ _sampling_of: Final = attrgetter("sampling")
 
 
 def _addresses_of(execution: Execution) -> list[NoiseAddress]:
-    plan = execution.step.plan
-    return [
-        NoiseAddress(request.sampling.seed, plan.choices[i], plan.starts[i] + plan.num_tokens[i], _SAMPLE)
-        for i, request in enumerate(plan.requests)
-        if plan.samples[i]
-    ]
+    return [address for address, _ in _draws_of(execution.step.plan)]
+
+
+def _draws_of(plan: Plan) -> list[tuple[NoiseAddress, SamplingParams]]:
+    """Each place for which a row draws: behind its last known token, and behind each draft."""
+    num_drafts = plan.num_drafts or (0,) * plan.num_rows
+    found = []
+    for i, (request, end) in enumerate(zip(plan.requests, plan_reading(plan).ends, strict=True)):
+        sampling, positions = request.sampling, range(end - num_drafts[i], end + 1) if plan.samples[i] else ()
+        found += [(NoiseAddress(sampling.seed, plan.choices[i], position, _SAMPLE), sampling) for position in positions]
+    return found
 
 
 def _hex(cell: np.ndarray) -> str:

@@ -47,6 +47,7 @@ _nothing: Final[frozenset[int]] = frozenset()
 EVIDENCE: Final = (
     "changed index",  # the index is another one, or an audit looks at all of it
     "commits or changed index",
+    "drafts",  # of a plan, or of the plan of a result
     "evicted blocks",
     "freed blocks",
     "freed cached blocks",
@@ -68,8 +69,9 @@ EVIDENCE: Final = (
 """What a moment may hold for a predicate to look at; most moments hold little of it."""
 
 (
-    _CHANGED_INDEX, _COMMITS_OR_CHANGED_INDEX, _EVICTED, _FREED, _FREED_CACHED, _HITS, _LATE_ROWS, _NO_PLAN, _OLDER_EPOCHS,
-    _OUTDATED, _OWED_HITS, _PREEMPTED, _RETRIED, _TAKEN, _TOLD_ENDS, _TOLD_FREES, _TOLD_PUBLICATIONS, _TOUCHED, _VICTIMS,
+    _CHANGED_INDEX, _COMMITS_OR_CHANGED_INDEX, _DRAFTS, _EVICTED, _FREED, _FREED_CACHED, _HITS, _LATE_ROWS, _NO_PLAN,
+    _OLDER_EPOCHS, _OUTDATED, _OWED_HITS, _PREEMPTED, _RETRIED, _TAKEN, _TOLD_ENDS, _TOLD_FREES, _TOLD_PUBLICATIONS, _TOUCHED,
+    _VICTIMS,
 ) = (1 << number for number in range(len(EVIDENCE)))  # fmt: skip
 
 _FREED_EVENT: Final = id(EventKind.FREED)
@@ -123,6 +125,8 @@ class View:
             found |= self._evidence_of_change()
         if moment.happening is Happening.LANDED:
             found |= _COMMITS_OR_CHANGED_INDEX
+            if moment.landed is not None and moment.landed.plan.num_drafts:
+                found |= _DRAFTS
         if moment.outputs and any(map(_reason_of, moment.outputs)):
             found |= _TOLD_ENDS
         if moment.events:
@@ -142,6 +146,8 @@ class View:
         found = 0
         if planned.has_hits:
             found = _HITS
+        if planned.plan.num_drafts:
+            found |= _DRAFTS
         if self.taken:
             found |= _TAKEN
         if self.evicted:
