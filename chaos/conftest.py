@@ -1,5 +1,6 @@
 """Fixtures of this folder: one Toxiproxy for a test process, the best that the environment offers, and an upstream; and what
-becomes of tests that need a Docker engine where there is none: skipped, or failed if ASSAY_DOCKER says that it is required.
+becomes of tests that need a Docker engine where there is none: skipped, or failed if ASSAY_DOCKER says that it is required. No
+test of real processes or sockets goes on for ever: each is ended, and says where it stood.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ import pytest
 from chaos.doubles import Upstream
 from chaos.proxies import Proxies, Proxy, open_proxies
 from chaos.rank_containers import engine
+from chaos.watchdog import Hang, within
 from engine_under_test.errors import AssayError
+
+_LONGEST_S = 600.0  # of a test: many times what it takes on a busy machine
 
 
 @functools.cache
@@ -33,6 +37,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if os.environ.get("ASSAY_DOCKER") == "required":
         pytest.fail(f"ASSAY_DOCKER=required, but {reason}", pytrace=False)
     pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    try:
+        with within(_LONGEST_S):
+            yield
+    except Hang as hang:
+        pytest.fail(f"{item.name}: {hang}")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,8 @@
 
 Owns requests with shared prefixes, and the engine's end of a real connection as a World's remote side. Every step is judged by
 all the catalogue, every token and every block that comes from the store by the law; beside that by what was said on the
-connection. The engine's own clock follows the wall clock, and nothing of it is repeatable bit for bit.
+connection. Every other engine computes on the simulated device, whose streams run late, and each at a depth of overlap of its
+own. The engine's own clock follows the wall clock, and nothing of it is repeatable bit for bit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from random import Random
 
 from chaos.connector_account import Account, Sight
@@ -24,47 +26,43 @@ from chaos.connector_traffic import (
     tapped,
     totals_of,
 )
+from chaos.storm import PCT_DEPTH
 from engine_under_test.adapters.ours import AssayTarget
 from engine_under_test.book import Book
 from engine_under_test.caps import LinkFault
 from engine_under_test.config import EngineConfig
-from engine_under_test.distributed.connector import Connector, ConnectorConfig, KvPages, LoadAnswer
+from engine_under_test.distributed.connector import Connector, KvPages, LoadAnswer
 from engine_under_test.distributed.content import content_key
 from engine_under_test.distributed.protocol import Machine, State
 from engine_under_test.execution.runner import Mover
+from engine_under_test.execution.schedule import Chance, Priorities
 from engine_under_test.kv.prefix_index import blake2b_16
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.remote import RemotePrefixes
 from engine_under_test.seams import Clock, Observer
 from engine_under_test.types import FinishReason, Output, Request, SamplingParams
+from models.device import Device
 from models.law import Law as Fingerprints
 from models.law import Track
 from models.prefix_key import namespace
+from models.streamed_device import StreamedDevice
 from models.world import World
 from properties.checkers import CHECKERS, run_checkers
 from properties.invariants.predicate import violation
 from properties.invariants.transfers import ClientTransfer, Told, TransferMoment, first_violation
 from properties.kv_end import KvViolation, Law
+from properties.kv_sizes import on_wall_clock
 from properties.op import Op, OpKind
 
 _LAYOUT = b"fingerprints"
 _BLOCK_SIZE = 64  # tokens
 _BLOCK_BYTES = 16 * _BLOCK_SIZE
 _PROBE = 1_000_000
-ENGINE = EngineConfig(
-    num_blocks=40, block_size=_BLOCK_SIZE, vocab_size=64, max_tokens_per_step=256, max_num_seqs=4, max_plans_in_flight=2
-)
-CONFIG = ConnectorConfig(
-    _BLOCK_BYTES,
-    window_bytes=3 * _BLOCK_BYTES,
-    max_loads=4,
-    max_stores=6,
-    load_deadline_s=0.8,
-    store_deadline_s=4.0,
-    handshake_s=1.5,
-    abort_grace_s=0.8,
-    blocks_per_step=4,
-)
+_LEAST_PROBES = 5  # on a machine so busy that seconds pass between two steps, a load may miss its deadline
+_PCT_STEPS = 20_000  # of a device in a storm, at most
+ENGINE = EngineConfig(num_blocks=40, block_size=_BLOCK_SIZE, vocab_size=64, max_tokens_per_step=256, max_num_seqs=4)
+DEPTHS = 3  # of overlap: 0, 1, 2
+CONFIG = on_wall_clock(_BLOCK_BYTES)
 
 
 class _Watched(Connector):
@@ -121,10 +119,14 @@ class TcpSide:
 class _Served:
     """One engine in its World."""
 
-    def __init__(self, who: str, address: tuple[str, int], account: Account, chance: Random) -> None:
+    def __init__(self, who: str, address: tuple[str, int], account: Account, chance: Random, turn: int) -> None:
         self.who = who
         self.side = TcpSide(who, address, account)
-        self.world = World(AssayTarget(ENGINE, blake2b_16, self.side), hasher=blake2b_16)
+        config = replace(ENGINE, max_plans_in_flight=1 + turn % DEPTHS)
+        target = AssayTarget(config, blake2b_16, self.side)
+        chooser = Chance(turn) if turn % 4 < 2 else Priorities(turn, _PCT_STEPS, PCT_DEPTH)
+        self.device = StreamedDevice(target.caps, chooser) if turn % 2 else Device(target.caps)
+        self.world = World(target, hasher=blake2b_16, device=self.device)
         self.requests: list[Request] = []
         self.loaded_before = 0
         self.evaluations: Counter[str] = Counter()
@@ -222,7 +224,9 @@ class EngineTraffic:
     def __init__(self, seed: int, addresses: Sequence[tuple[str, int]], account: Account, stalls: Stalls) -> None:
         self._stalls = stalls
         self._chance = Random(f"connector engines/{seed}")
-        self.served = [_Served(f"engine {at}", address, account, self._chance) for at, address in enumerate(addresses)]
+        self.served = [
+            _Served(f"engine {at}", address, account, self._chance, seed + at) for at, address in enumerate(addresses)
+        ]
         self.taps: Sequence[Tap] = [each.side.tap for each in self.served]
         self._account = account
         self._seed = seed
@@ -290,7 +294,7 @@ class EngineTraffic:
             loaded = [self._loaded(each) - each.loaded_before for each in self.served[1:]]
             if attempt and min(loaded) >= 4:
                 return False
-            if now - self._probing_s > TcpSide.load_bound_s:
+            if attempt >= _LEAST_PROBES and now - self._probing_s > TcpSide.load_bound_s:
                 raise KvViolation(violation("DI-3", "behind the storm", f"engines {loaded} blocks of another one's", "4 each"))
             for each in self.served:
                 each.loaded_before = self._loaded(each)
@@ -328,6 +332,10 @@ class EngineTraffic:
         for each in self.served:
             total += totals_of(each.side.connector, each.side.tap)
             total["steps of engines"] += each.world.checked_steps
+            total[f"steps at depth {each.world.caps.max_plans_in_flight - 1}"] += each.world.checked_steps
+            if isinstance(each.device, StreamedDevice):
+                total["steps on streams"] += each.world.checked_steps
+                total["operations of the device"] += each.device.simulated.num_run
             total["requests"] += len(each.requests)
         return total
 

@@ -22,6 +22,7 @@ from chaos.connector_traffic import CONFIG, PATIENCE_S, KvTraffic, Stalls, Traff
 from chaos.faults import TOXICS, ConnectionFault, Fault, FaultPlan
 from chaos.nemesis import CONNECTION_NEMESES
 from chaos.nemesis.connection_base import Undo, is_of_one_link, way_of
+from chaos.real_runs import hang_in
 from properties.invariants.predicate import violation
 from properties.kv_end import KvViolation
 from properties.verdict import Violation
@@ -29,6 +30,7 @@ from properties.verdict import Violation
 _OP_S = 0.02  # of the engines' steps, for each operation
 _STEP_S = 0.002
 _HOLD_S = 5.0  # how long a fault that strikes alone waits for something to touch
+_LONGEST_S, _LONGEST_FAULT_S, _LONGEST_OP_S = 60.0, 3 * _HOLD_S, 10 * _OP_S  # many times what each takes
 _DRAIN_S = max(CONFIG.load_deadline_s, CONFIG.store_deadline_s) + CONFIG.abort_grace_s + PATIENCE_S
 
 
@@ -56,6 +58,13 @@ class ConnectorStorm:
     @property
     def title(self) -> str:
         return f"{self.traffic}#{self.seed:#x}: {self.plan.options}"
+
+    @property
+    def longest_s(self) -> float:
+        """Whoever is not through by then hangs."""
+        faults = self.plan.faults
+        num_ops = max((fault.at + fault.length for fault in faults), default=0)
+        return _LONGEST_S + 4 * _DRAIN_S + _LONGEST_FAULT_S * len(faults) + _LONGEST_OP_S * num_ops
 
 
 @dataclass(slots=True)
@@ -95,9 +104,16 @@ class _Monotonic:
 
 
 def run_connector_storm(storm: ConnectorStorm, environ: Mapping[str, str]) -> ConnectorRun:
-    """RunnerError or BadInput if the processes can not be had; every other end is a run."""
-    account = Account(_Monotonic())
-    run = ConnectorRun(storm, account)
+    """RunnerError or BadInput if the processes can not be had; every other end is a run, at the latest after
+    `ConnectorStorm.longest_s`."""
+    run = ConnectorRun(storm, Account(_Monotonic()))
+    hung = hang_in(storm.title, lambda: _run_storm(run, environ), storm.longest_s, "DI-5")
+    run.violation = run.violation or hung
+    return run
+
+
+def _run_storm(run: ConnectorRun, environ: Mapping[str, str]) -> None:
+    storm, account = run.storm, run.account
     with open_lab(account, environ, storm.seed % 2**32) as lab:
         run.proxies = str(lab.proxies.kind)
         addresses = [(link.listen.host, link.listen.port) for link in lab.links]
@@ -117,7 +133,6 @@ def run_connector_storm(storm: ConnectorStorm, environ: Mapping[str, str]) -> Co
         told = lab.store.end()
         run.violation = run.violation or _judge_store(lab.store.said, told.get("faults", {}))
     run.took_s = time.monotonic() - account.began_s
-    return run
 
 
 class _Stage:

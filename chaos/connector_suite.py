@@ -8,12 +8,12 @@ may start processes and connect them over the loopback device, and the extras `c
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from chaos.connector_storm import ConnectorRun, ConnectorStorm, TrafficKind, run_connector_storm
 from chaos.faults import ConnectionFault, draw_connection_plan
+from chaos.real_runs import Sums, failure_of
 from engine_under_test.errors import AssayError
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
 from properties.verdict import Verdict
@@ -32,6 +32,7 @@ _FLOORS = {  # of the two storms of profile pr
     "stores that ended over a later connection": 1,
     "keys audited": 50,
     "answers to bystanders": 5,
+    "steps on streams": 20,
 }
 
 
@@ -50,15 +51,8 @@ def storms_of(profile: Profile, seed: int) -> Iterator[ConnectorStorm]:
 
 
 @dataclass(slots=True)
-class _Sums:
-    """What was done and seen so far."""
-
-    examples: int = 0
-    ops: int = 0
-    reached: Counter[str] = field(default_factory=Counter)
-    evaluations: Counter[str] = field(default_factory=Counter)
-    missed: list[str] = field(default_factory=list)
-    kinds: set[str] = field(default_factory=set)
+class _Sums(Sums):
+    kinds: set[str] = field(default_factory=set)  # of proxies
 
     def add(self, run: ConnectorRun) -> None:
         self.examples += 1
@@ -81,7 +75,7 @@ def check_connectors(context: SuiteContext) -> CheckResult:
             if failure is None:
                 run = run_connector_storm(storm, os.environ)
                 sums.add(run)
-                failure = None if run.violation is None else failure_of(run)
+                failure = None if run.violation is None else failure_of(SUITE_ID, run.violation, run.storm.title, run.facts)
             context.progress(sums.examples, len(storms))
     except AssayError as error:
         return CheckResult(SUITE_ID, Verdict.UNKNOWN, note=f"no store or no proxy could be had here: {error}")
@@ -91,24 +85,6 @@ def check_connectors(context: SuiteContext) -> CheckResult:
         sums.missed += [
             f"{name}: {sums.reached[name]} of {floor}" for name, floor in floors.items() if sums.reached[name] < floor
         ]
-    missed = () if failure else tuple(sums.missed)
-    return CheckResult(
-        SUITE_ID,
-        Verdict.INVALID if failure else Verdict.UNKNOWN if missed else Verdict.VALID,
-        examples=sums.examples,
-        ops=sums.ops,
-        reached=dict(sorted(sums.reached.items())),
-        missed=missed,
-        invariants=dict(sums.evaluations),
-        failures=(failure,) if failure else (),
-        note=(
-            f"{sums.examples} storms on real processes, through {' and '.join(sorted(sums.kinds)) or 'no'} Toxiproxy, "
-            "not bit-for-bit repeatable"
-        ),
-    )
-
-
-def failure_of(run: ConnectorRun) -> Failure:
-    """A finding with the account of what happened; there is nothing to shrink."""
-    assert run.violation is not None  # asked only of a run that broke something
-    return Failure(replace(run.violation, facts=(*run.violation.facts, *run.facts)), f"{SUITE_ID}: {run.storm.title}")
+    proxies = " and ".join(sorted(sums.kinds)) or "no"
+    note = f"{sums.examples} storms on real processes, through {proxies} Toxiproxy, not bit-for-bit repeatable"
+    return sums.result(SUITE_ID, failure, note)

@@ -16,13 +16,14 @@ from typing import NamedTuple, Protocol
 
 from chaos.connector_account import Account, Sight
 from chaos.connector_tap import Tap
-from engine_under_test.distributed.connector import Connector, ConnectorConfig
+from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.protocol import State
 from engine_under_test.distributed.tcp import TcpConfig, TcpTransport
 from engine_under_test.seams import Clock
 from properties.invariants.predicate import violation
 from properties.invariants.transfers import RemoteTransfer, TransferMoment
 from properties.kv_end import KvEnd, KvViolation, Law
+from properties.kv_sizes import on_wall_clock
 from properties.verdict import Violation
 
 PATIENCE_S = 10.0  # where a wall clock judges, this is added to what was promised
@@ -31,17 +32,7 @@ FAMILIES, LONGEST = 14, 8  # more blocks than the store holds
 _PROBE = 1_000_000  # families from here on are asked for behind the storm
 _NUM_BLOCKS = 48
 STORE_WINDOW_BYTES = 8 << 20  # of `assay kv-store`
-CONFIG = ConnectorConfig(
-    BLOCK_BYTES,
-    window_bytes=3 * BLOCK_BYTES,
-    max_loads=4,
-    max_stores=6,
-    load_deadline_s=0.8,
-    store_deadline_s=4.0,
-    handshake_s=1.5,
-    abort_grace_s=0.8,
-    blocks_per_step=4,
-)
+CONFIG = on_wall_clock(BLOCK_BYTES)
 _IN_TIME = (  # reasons to close a connection that no fault of these would give a correct engine or store another one for
     "the store did not welcome within",
     "was not answered",

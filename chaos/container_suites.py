@@ -8,7 +8,6 @@ containers are not bit-for-bit repeatable; what it finds comes with the account 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
@@ -18,7 +17,7 @@ from chaos.container_blows import BLOWS, PATIENCE, ContainerBlow, Striker
 from chaos.rank_containers import INTERFACE, Containers
 from chaos.rank_kills import RankRun, RankStorm, run_rank_storm
 from chaos.rank_strikes import Strike
-from chaos.rank_suite import failure_of
+from chaos.real_runs import Sums, failure_of
 from differential.suites import with_extras
 from engine_under_test.distributed.rank_messages import RankPhase
 from engine_under_test.distributed.rank_supervisor import Policy
@@ -74,7 +73,7 @@ def check_containers(context: SuiteContext) -> CheckResult:
                 runs.append(run)
                 context.progress(len(runs), len(cases))
                 if run.violation is not None:
-                    failure = failure_of(run.violation, f"{blow.name}: {run.storm.title}", run.facts)
+                    failure = failure_of(SUITE_ID, run.violation, f"{blow.name}: {run.storm.title}", run.facts)
                     break
         finally:
             launcher.close()
@@ -84,26 +83,16 @@ def check_containers(context: SuiteContext) -> CheckResult:
 
 
 def _result(cases: Sequence[tuple[ContainerBlow, RankPhase, int]], runs: list[RankRun], failure: Failure | None) -> CheckResult:
-    reached, evaluations = Counter[str](), Counter[str]()
+    sums = Sums(len(runs), sum(run.num_steps for run in runs))
     for (blow, phase, _), run in zip(cases, runs, strict=False):
-        reached[f"{blow.name}, {phase}"] += not run.missed
-        reached["groups that began anew"] += run.num_restarts
+        sums.reached[f"{blow.name}, {phase}"] += not run.missed
+        sums.reached["groups that began anew"] += run.num_restarts
         for each in run.verdicts:
-            evaluations[each.identifier] += each.evidence
-    missed = [run.missed for run in runs if run.missed]
+            sums.evaluations[each.identifier] += each.evidence
+    sums.missed += [run.missed for run in runs if run.missed]
     longest = max(chain.from_iterable(run.noticed_s for run in runs), default=0.0)
-    return CheckResult(
-        SUITE_ID,
-        Verdict.INVALID if failure else Verdict.UNKNOWN if missed else Verdict.VALID,
-        examples=len(runs),
-        ops=sum(run.num_steps for run in runs),
-        reached=dict(reached),
-        missed=() if failure else tuple(missed),
-        invariants=dict(evaluations),
-        failures=(failure,) if failure else (),
-        figures=(Figure("ranks-docker.longest_notice", longest, "s", Label.OBSERVED, f"bound {PATIENCE.notice_s:g} s"),),
-        note=f"{len(runs)} storms on real containers, not bit-for-bit repeatable",
-    )
+    figure = Figure("ranks-docker.longest_notice", longest, "s", Label.OBSERVED, f"bound {PATIENCE.notice_s:g} s")
+    return sums.result(SUITE_ID, failure, f"{len(runs)} storms on real containers, not bit-for-bit repeatable", (figure,))
 
 
 SUITES: tuple[Suite, ...] = (

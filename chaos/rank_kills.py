@@ -17,6 +17,7 @@ from itertools import product
 from random import Random
 
 from chaos.rank_strikes import IN_CONTAINERS, STRIKE, Blow, Strike, to_argument
+from chaos.real_runs import hang_in
 from engine_under_test.config import EngineConfig
 from engine_under_test.distributed.rank_config import FingerprintModel, Patience, RankConfig
 from engine_under_test.distributed.rank_messages import RankPhase
@@ -39,6 +40,7 @@ PATIENCE = Patience(beat_s=0.1, silence_s=2.0, step_s=4.0)
 STEP_PHASES = (RankPhase.BEFORE_PLAN, RankPhase.IN_COLLECTIVE, RankPhase.BEFORE_REPLY)
 _BLOWS = tuple(blow for blow in Blow if blow not in IN_CONTAINERS)
 _NUM_REQUESTS = 6
+LONGEST_S = 60.0  # of a storm: many times what it takes; whoever is not through by then hangs
 _FALSE_ALARMS = 1  # a machine may be so busy that a healthy rank is silent for too long
 
 Struck = Callable[[Strike, Ranks], None]
@@ -133,12 +135,20 @@ def run_rank_storm(
     interface: str = "lo",
     struck: Struck | None = None,
 ) -> RankRun:
-    """Serves the workload through the storm; then everything is judged. Ends in bounded time whatever the ranks do.
+    """Serves the workload through the storm; then everything is judged. Ends within `LONGEST_S` and the patience for each
+    strike, whatever the ranks do.
 
     ``struck`` is told when the step of a strike was sent, for blows from outside.
     """
-    began = time.monotonic()
     run = RankRun(storm, History({"storm": storm.title, "is_repeatable": False}))
+    seconds = LONGEST_S + 2 * (patience.notice_s + patience.step_s) * len(storm.strikes)
+    hung = hang_in(storm.title, lambda: _run_storm(run, launcher, patience, interface, struck), seconds, "DI-2")
+    run.violation = run.violation or hung
+    return run
+
+
+def _run_storm(run: RankRun, launcher: Launcher, patience: Patience, interface: str, struck: Struck | None) -> None:
+    began, storm = time.monotonic(), run.storm
     config = EngineConfig(
         num_blocks=24, block_size=4, vocab_size=64, max_tokens_per_step=16, max_num_seqs=4, max_plans_in_flight=storm.depth + 1
     )
@@ -160,7 +170,6 @@ def run_rank_storm(
     run.verdicts = run_checkers(run.history, JUDGES)
     run.violation = run.violation or next((each.violation for each in run.verdicts if each.violation is not None), None)
     run.took_s = time.monotonic() - began
-    return run
 
 
 def _tell_struck(struck: Struck, group: Ranks, strike: Strike) -> None:

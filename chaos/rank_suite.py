@@ -7,17 +7,15 @@ loopback device, and the extra `model` for torch.distributed.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 from chaos.rank_device import RankDevice
-from chaos.rank_kills import STEP_PHASES, RankRun, RankStorm, every_storm, run_rank_storm
+from chaos.rank_kills import LONGEST_S, STEP_PHASES, RankRun, RankStorm, every_storm, run_rank_storm
 from chaos.rank_strikes import Blow, Strike
+from chaos.real_runs import Sums, failure_of, hang_in
 from chaos.storm import SHAPES
-from chaos.watchdog import Hang, within
 from engine_under_test.distributed.rank_config import FingerprintModel, Patience, RankConfig
 from engine_under_test.distributed.rank_messages import RankPhase
 from engine_under_test.distributed.rank_processes import Launcher, Processes
@@ -43,7 +41,7 @@ _WALKS = {
 }
 # Longer than a machine that does ten other things keeps a process waiting; shorter than anybody likes to wait in a gate.
 PATIENCE = Patience(beat_s=0.1, silence_s=4.0, step_s=8.0)
-LONGEST_S = 60.0  # many times what a run takes; whoever is not through by then hangs
+LONGEST_OP_S = 0.1  # of a walk, for each rank: many times what it takes
 
 
 def storms_of(profile: Profile, seed: int) -> Iterator[RankStorm]:
@@ -71,15 +69,7 @@ def storms_of(profile: Profile, seed: int) -> Iterator[RankStorm]:
 
 
 @dataclass(slots=True)
-class _Sums:
-    """What was done and seen so far."""
-
-    examples: int = 0
-    ops: int = 0
-    noops: int = 0
-    reached: Counter[str] = field(default_factory=Counter)
-    evaluations: Counter[str] = field(default_factory=Counter)
-    missed: list[str] = field(default_factory=list)
+class _Sums(Sums):
     longest_s: float = 0.0
 
     def add_storm(self, run: RankRun) -> None:
@@ -106,53 +96,36 @@ def check_ranks(context: SuiteContext) -> CheckResult:
     failure: Failure | None = None
     try:
         for size, label in _WALKS[context.profile]:
-            failure = failure or in_time(
-                f"{label} on {size} ranks", partial(_walk, context, size, label, processes, sums), LONGEST_S
-            )
+            failure = failure or _walked(context, size, label, processes, sums)
             context.progress(sums.examples, total)
         for storm in storms:
-            failure = failure or in_time(storm.title, partial(_storm, storm, processes, sums), LONGEST_S)
+            failure = failure or _storm(storm, processes, sums)
             context.progress(sums.examples, total)
     except AssayError as error:
         return CheckResult(SUITE_ID, Verdict.UNKNOWN, note=f"no group of ranks could be had here: {error}")
     finally:
         processes.close()
-    missed = () if failure else tuple(sums.missed)
-    return CheckResult(
-        SUITE_ID,
-        Verdict.INVALID if failure else Verdict.UNKNOWN if missed else Verdict.VALID,
-        examples=sums.examples,
-        ops=sums.ops,
-        noops=sums.noops,
-        reached=dict(sorted(sums.reached.items())),
-        missed=missed,
-        invariants=dict(sums.evaluations),
-        failures=(failure,) if failure else (),
-        figures=(
-            Figure(
-                "ranks.longest_notice", sums.longest_s, "s", Label.OBSERVED,
-                f"from a step being sent to its rank being lost, bound {PATIENCE.notice_s:g} s; for a frozen one "
-                f"{PATIENCE.silence_s:g} s of it are silence",
-            ),
-        ),
-        note=f"{sums.examples} runs on real processes, not bit-for-bit repeatable",
+    longest = Figure(
+        "ranks.longest_notice", sums.longest_s, "s", Label.OBSERVED,
+        f"from a step being sent to its rank being lost, bound {PATIENCE.notice_s:g} s; for a frozen one "
+        f"{PATIENCE.silence_s:g} s of it are silence",
     )  # fmt: skip
-
-
-def in_time(title: str, run: Callable[[], Failure | None], seconds: float) -> Failure | None:
-    """What a run found, or that it hung (DI-2: nothing hangs)."""
-    try:
-        with within(seconds):
-            return run()
-    except Hang as hang:
-        found = f"not over after {seconds:g} s, at {hang.where}"
-        return failure_of(violation("DI-2", title, found, "an end in bounded time, whatever befalls the ranks"), title, ())
+    return sums.result(SUITE_ID, failure, f"{sums.examples} runs on real processes, not bit-for-bit repeatable", (longest,))
 
 
 def _storm(storm: RankStorm, launcher: Launcher, sums: _Sums) -> Failure | None:
     run = run_rank_storm(storm, launcher, PATIENCE)
     sums.add_storm(run)
-    return None if run.violation is None else failure_of(run.violation, storm.title, run.facts)
+    return None if run.violation is None else failure_of(SUITE_ID, run.violation, storm.title, run.facts)
+
+
+def _walked(context: SuiteContext, size: int, label: str, launcher: Launcher, sums: _Sums) -> Failure | None:
+    """A walk takes as long as it is, on a machine that does ten other things."""
+    found: list[Failure | None] = []
+    title = f"{label} on {size} ranks"
+    seconds = LONGEST_S + LONGEST_OP_S * size * _WALK_OPS[context.profile]
+    hung = hang_in(title, lambda: found.append(_walk(context, size, label, launcher, sums)), seconds, "DI-2")
+    return found[0] if hung is None else failure_of(SUITE_ID, hung, title)
 
 
 def _walk(context: SuiteContext, size: int, label: str, launcher: Launcher, sums: _Sums) -> Failure | None:
@@ -183,9 +156,4 @@ def _walk(context: SuiteContext, size: int, label: str, launcher: Launcher, sums
     (agreement,) = run_checkers(history, (AGREEMENT,))
     sums.evaluations[agreement.identifier] += agreement.evidence
     found = agreement.violation or found
-    return None if found is None else failure_of(found, f"{label} on {size} ranks, seed {context.seed:#x}", ())
-
-
-def failure_of(violation: Violation, title: str, facts: tuple[str, ...]) -> Failure:
-    """A finding with the account of what happened; there is nothing to shrink."""
-    return Failure(replace(violation, facts=(*violation.facts, *facts)), f"{SUITE_ID}: {title}")
+    return None if found is None else failure_of(SUITE_ID, found, f"{label} on {size} ranks, seed {context.seed:#x}")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from chaos.rank_suite import in_time
+from chaos.real_runs import hang_in
 from chaos.watchdog import Hang, within
 
 
@@ -38,18 +38,19 @@ def test_what_is_over_in_time_is_left_alone_and_nothing_rings_later() -> None:
 
 def test_in_another_thread_nothing_is_watched() -> None:
     done = []
-    thread = threading.Thread(target=lambda: in_time("a", lambda: done.append(1), 0.2))
+    thread = threading.Thread(target=lambda: hang_in("a", lambda: done.append(1), 0.2, "DI-2"))
     thread.start()
     thread.join(20)
     assert done == [1]
 
 
-def test_a_hang_of_ranks_breaks_the_sentence_on_their_deaths() -> None:
-    failure = in_time("two ranks", hang, 0.2)
-    assert failure is not None
-    assert failure.violation.invariant == "DI-2"
-    assert "not over after 0.2 s, at hang" in failure.violation.found
-    assert in_time("two ranks", lambda: None, 5.0) is None
+def test_a_hang_breaks_the_invariant_that_it_is_told_and_says_where_it_hung_not_where_its_cleaning_up_does() -> None:
+    found = hang_in("two ranks", hang, 0.2, "DI-2")
+    assert found is not None
+    assert found.invariant == "DI-2"
+    line = hang.__code__.co_firstlineno + 3
+    assert found.found == f"not over after 0.2 s, at hang (test_watchdog.py:{line})"
+    assert hang_in("two ranks", lambda: None, 5.0, "DI-2") is None
 
 
 def test_an_alarm_that_somebody_else_has_set_meanwhile_stays_his() -> None:

@@ -31,9 +31,13 @@ def within(seconds: float) -> Iterator[None]:
         yield
         return
 
+    first = ""
+
     def ring(_number: int, frame: FrameType | None) -> None:
+        nonlocal first
         here = traceback.extract_stack(frame)[-1]
-        raise Hang(seconds, f"{here.name} ({here.filename.rpartition('/')[2]}:{here.lineno})")
+        first = first or f"{here.name} ({here.filename.rpartition('/')[2]}:{here.lineno})"
+        raise Hang(seconds, first)  # where it hung, and not where its cleaning up does
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)

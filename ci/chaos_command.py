@@ -35,9 +35,9 @@ def chaos(
 ) -> None:
     """Storms of faults against the engine in simulated time: safety while they last, liveness when all is healed."""
     from ci.cli import console_for, parse_duration
-    from ci.connector_storms import ConnectorStormsOutcome, connection_kinds_of, run_connector_storms
-    from ci.rank_storms import RankStormsOutcome, run_rank_storms
-    from ci.storms import StormsOutcome, kinds_of, run_many
+    from ci.connector_storms import connection_kinds_of, run_connector_storms
+    from ci.rank_storms import run_rank_storms
+    from ci.storms import kinds_of, run_many
     from ci.tree import parse_seed, read_tree
     from engine_under_test.errors import BadInput
 
@@ -55,7 +55,6 @@ def chaos(
     number_of_seed = parse_seed(seed) if seed is not None else read_tree().seed
     budget_s = parse_duration(budget) if budget is not None else None if storms is not None else 300.0
     console = console_for(as_json)
-    outcome: StormsOutcome | RankStormsOutcome | ConnectorStormsOutcome
     if connection_kinds:
         outcome = run_connector_storms(number_of_seed, connection_kinds, budget_s, storms, console)
     elif ranks is not None:

@@ -8,64 +8,21 @@ from __future__ import annotations
 
 import difflib
 import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from chaos.faults import ConnectionFault, FaultKind, draw_connection_plan
-from ci.atomic import write_all
 from ci.codec import violation_to_json
 from ci.environment import require_extra
-from ci.report.write import shown_path
-from ci.tree import ROOT
+from ci.storm_outcome import FOLDER, StormsOutcome, keep, turns
 from engine_under_test.errors import AssayError, BadInput
-from properties.verdict import Verdict, Violation
 
 if TYPE_CHECKING:
     from chaos.connector_storm import ConnectorRun
+    from properties.verdict import Violation
 
-_FOLDER = ROOT / "reports" / "chaos"
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectorStormsOutcome:
-    """``storms``: run to their end, the failing one included. ``untouched``: faults that struck alone and touched nothing.
-    ``account``: the file in which the failing one stands. ``proxies``: embedded or real."""
-
-    seed: int
-    storms: int
-    ops: int
-    strikes: int
-    untouched: tuple[str, ...]
-    proxies: str
-    failing: str
-    violation: Violation | None
-    account: str
-
-    @property
-    def verdict(self) -> Verdict:
-        if self.violation is not None:
-            return Verdict.INVALID
-        return Verdict.VALID if self.strikes and not self.untouched else Verdict.UNKNOWN
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": 1,
-            "verdict": self.verdict.value,
-            "seed": f"{self.seed:#x}",
-            "storms": self.storms,
-            "operations": self.ops,
-            "strikes": self.strikes,
-            "untouched": list(self.untouched),
-            "toxiproxy": self.proxies or None,
-            "is_repeatable": False,
-            "storm": self.failing or None,
-            "violation": violation_to_json(self.violation) if self.violation else None,
-            "account": self.account or None,
-        }
+_FOLDER = FOLDER
 
 
 def connection_kinds_of(text: str | None, *, is_asked: bool) -> tuple[ConnectionFault, ...]:
@@ -98,23 +55,21 @@ def run_connector_storms(
     budget_s: float | None,
     number: int | None,
     console: Console,
-    now: Callable[[], float] = time.monotonic,
-) -> ConnectorStormsOutcome:
+) -> StormsOutcome:
     """Storms of rising seeds until the time is over, the number is reached, or something broke. BadInput if none can be run.
     Whole engines and their bare ends in turn; the first two have every kind, each later one draws which it leaves out."""
     require_extra("connector", "a connector storm")
     require_extra("chaos", "a connector storm")
     from chaos.connector_storm import ConnectorStorm, TrafficKind, run_connector_storm
 
-    ends = None if budget_s is None else now() + budget_s
     storms = ops = strikes = 0
     untouched: dict[str, None] = {}
     run: ConnectorRun | None = None
     try:
-        while (number is None or storms < number) and (ends is None or now() < ends):
-            plan = draw_connection_plan(seed + storms, kinds, is_every=storms < 2)
-            traffic = TrafficKind.ENDS if storms % 2 else TrafficKind.ENGINES
-            run = run_connector_storm(ConnectorStorm(seed + storms, plan, traffic), os.environ)
+        for turn in turns(budget_s, number):
+            plan = draw_connection_plan(seed + turn, kinds, is_every=turn < 2)
+            traffic = TrafficKind.ENDS if turn % 2 else TrafficKind.ENGINES
+            run = run_connector_storm(ConnectorStorm(seed + turn, plan, traffic), os.environ)
             storms += 1
             ops += run.num_ops
             strikes += run.strikes.total()
@@ -125,10 +80,13 @@ def run_connector_storms(
     except AssayError as error:
         raise BadInput(f"no connector storm could be had here: {error}") from error
     found = None if run is None else run.violation
-    account = _keep(run, console) if run is not None and found is not None else ""
-    failing = run.storm.title if run is not None and found is not None else ""
+    account = _keep(run, found, console) if run is not None and found is not None else ""
     proxies = run.proxies if run is not None else ""
-    outcome = ConnectorStormsOutcome(seed, storms, ops, strikes, tuple(untouched), proxies, failing, found, account)
+    outcome = StormsOutcome(
+        seed, storms, strikes > 0 and not untouched, run.storm.title if run is not None and found else "", found, account,
+        "account",
+        counts={"operations": ops, "strikes": strikes, "untouched": list(untouched), "toxiproxy": proxies or None},
+    )  # fmt: skip
     told = f"{storms} connector storms, {strikes} strikes, {ops} operations, {proxies or 'no'} Toxiproxy, seed {seed:#x}"
     console.print(f"{outcome.verdict.value.upper()}  {told}", markup=False, soft_wrap=True)
     for name in untouched if found is None else ():
@@ -148,16 +106,10 @@ def _tell(run: ConnectorRun, console: Console) -> None:
     console.print(f"         {totals}", markup=False, soft_wrap=True)
 
 
-def _keep(run: ConnectorRun, console: Console) -> str:
+def _keep(run: ConnectorRun, violation: Violation, console: Console) -> str:
     """Says what broke, with the account; writes the whole of it, and names the file as it is shown."""
-    violation = run.violation
-    assert violation is not None  # asked only of a run that broke something
     name = f"{violation.invariant}-connectors-{run.storm.seed:#x}.jsonl"
     lines = run.account.lines(storm=run.storm.title, toxiproxy=run.proxies, violation=violation_to_json(violation))
-    write_all(_FOLDER, {name: "".join(f"{line}\n" for line in lines)})
-    shown = shown_path(_FOLDER / name)
-    console.print(f"\n{violation.invariant} {violation.sentence}", markup=False, soft_wrap=True)
-    for fact in (*violation.facts, *run.facts):
-        console.print(f"  {fact}", markup=False, soft_wrap=True)
-    console.print(f"  not repeatable bit for bit; its account: {shown}\n", markup=False, soft_wrap=True)
-    return shown
+    text = "".join(f"{line}\n" for line in lines)
+    told = "not repeatable bit for bit; its account:"
+    return keep(_FOLDER, name, text, violation, (*violation.facts, *run.facts), told, console)

@@ -6,58 +6,19 @@ Owns the words and the order of seeds. What a storm does stands in `chaos`.
 from __future__ import annotations
 
 import difflib
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 
 from chaos.faults import ConnectionFault, FaultKind
 from chaos.run import SHRINK_S, failure_of, run_storm
 from chaos.storm import KINDS_OF_OTHERS, OUR_ENGINE, draw_storm
-from ci.atomic import write_all
-from ci.codec import violation_to_json
 from ci.replay_file import replay_of, to_text
-from ci.report.write import shown_path
-from ci.tree import ROOT
+from ci.storm_outcome import FOLDER, StormsOutcome, keep, turns
 from engine_under_test.errors import BadInput
 from properties.suite import Failure
-from properties.verdict import Verdict
 
 _SHRINK_OTHERS_S = 90.0  # a step of an engine written by others takes ten times as long
-_FOLDER = ROOT / "reports" / "chaos"
-
-
-@dataclass(frozen=True, slots=True)
-class StormsOutcome:
-    """``storms``: run to their end, the failing one included. ``steps``: of the engine, each checked."""
-
-    seed: int
-    storms: int
-    steps: int
-    device_ops: int
-    failure: Failure | None
-    replay: str
-
-    @property
-    def verdict(self) -> Verdict:
-        if self.failure is not None:
-            return Verdict.INVALID
-        return Verdict.VALID if self.steps else Verdict.UNKNOWN
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": 1,
-            "verdict": self.verdict.value,
-            "seed": f"{self.seed:#x}",
-            "storms": self.storms,
-            "steps": self.steps,
-            "device_operations": self.device_ops,
-            "storm": self.failure.seed if self.failure else None,
-            "violation": violation_to_json(self.failure.violation) if self.failure else None,
-            "replay": self.replay or None,
-        }
+_FOLDER = FOLDER
 
 
 def kinds_of(text: str | None, engine: str = OUR_ENGINE) -> tuple[FaultKind, ...]:
@@ -91,15 +52,13 @@ def run_many(
     budget_s: float | None,
     number: int | None,
     console: Console,
-    now: Callable[[], float] = time.monotonic,
     engine: str = OUR_ENGINE,
 ) -> StormsOutcome:
     """Storms of rising seeds until the time is over, the number is reached, or something broke."""
-    ends = None if budget_s is None else now() + budget_s
     storms = steps = device_ops = 0
     failure = None
-    while failure is None and (number is None or storms < number) and (ends is None or now() < ends):
-        run = run_storm(draw_storm(seed + storms, kinds, engine=engine))
+    for turn in turns(budget_s, number):
+        run = run_storm(draw_storm(seed + turn, kinds, engine=engine))
         storms += 1
         steps += run.driver.world.checked_steps
         device_ops += run.num_device_ops
@@ -108,20 +67,20 @@ def run_many(
         if run.violation is not None:
             console.print("shrinking operations, faults and choices together …", markup=False)
             failure = failure_of(run, SHRINK_S if engine == OUR_ENGINE else _SHRINK_OTHERS_S)
-    replay = _tell(failure, console) if failure is not None else ""
+            break
+    outcome = StormsOutcome(
+        seed, storms, steps > 0, failure.seed if failure else "", failure.violation if failure else None,
+        _tell(failure, console) if failure else "", "replay", is_repeatable=True,
+        counts={"steps": steps, "device_operations": device_ops},
+    )  # fmt: skip
     told = f"{storms} storms, {steps} checked steps, {device_ops} operations of the device, seed {seed:#x}"
-    console.print(f"{'INVALID' if failure else 'VALID' if steps else 'UNKNOWN'}  {told}", markup=False, soft_wrap=True)
-    return StormsOutcome(seed, storms, steps, device_ops, failure, replay)
+    console.print(f"{outcome.verdict.value.upper()}  {told}", markup=False, soft_wrap=True)
+    return outcome
 
 
 def _tell(failure: Failure, console: Console) -> str:
     """Writes the replay file and says what broke; the file's name as it is shown."""
     violation = failure.violation
     name = f"{violation.invariant}-storm-{failure.seed.partition(':')[0].replace('#', '-')}.json"
-    write_all(_FOLDER, {name: to_text(replay_of("storms", failure))})
-    shown = shown_path(_FOLDER / name)
-    console.print(f"\n{violation.invariant} {violation.sentence}", markup=False, soft_wrap=True)
-    for fact in violation.facts:
-        console.print(f"  {fact}", markup=False, soft_wrap=True)
-    console.print(f"  shrunk from {failure.ops_found} operations to {len(failure.ops)}: assay replay {shown}\n", markup=False)
-    return shown
+    told = f"shrunk from {failure.ops_found} operations to {len(failure.ops)}: assay replay"
+    return keep(_FOLDER, name, to_text(replay_of("storms", failure)), violation, violation.facts, told, console)

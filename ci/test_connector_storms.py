@@ -14,7 +14,8 @@ import ci.connector_storms
 from chaos.connector_account import Account, Sight
 from chaos.connector_storm import ConnectorRun, ConnectorStorm
 from chaos.faults import ConnectionFault
-from ci.connector_storms import ConnectorStormsOutcome, connection_kinds_of, run_connector_storms
+from ci.connector_storms import connection_kinds_of, run_connector_storms
+from ci.storm_outcome import StormsOutcome
 from engine_under_test.errors import BadInput, RunnerError
 from properties.invariants.predicate import violation
 from properties.kv_world import HandClock
@@ -34,7 +35,7 @@ def ran(storm: ConnectorStorm, touched: int = 3, found: Violation | None = None)
 
 def told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, touched: int = 3, found: Violation | None = None
-) -> tuple[ConnectorStormsOutcome, str]:
+) -> tuple[StormsOutcome, str]:
     monkeypatch.setattr(chaos.connector_storm, "run_connector_storm", lambda storm, _environ: ran(storm, touched, found))
     monkeypatch.setattr(ci.connector_storms, "_FOLDER", tmp_path)
     text = io.StringIO()

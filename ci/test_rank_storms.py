@@ -29,7 +29,7 @@ def test_storms_on_ranks_are_told_and_counted() -> None:
     out, text = console()
     outcome = run_rank_storms(0x5, 2, False, None, 1, out)
     assert outcome.verdict is Verdict.VALID
-    assert outcome.losses == 1
+    assert outcome.counts["losses"] == 1
     assert "kill inside a collective" in text.getvalue()
     assert json.loads(json.dumps(outcome.to_json()))["is_repeatable"] is False
 

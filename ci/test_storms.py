@@ -56,7 +56,7 @@ def test_what_breaks_is_left_as_a_replay_file(without_waits: pytest.MonkeyPatch,
     outcome = storms.run_many(0, tuple(FaultKind), None, 3, Console(quiet=True))
     assert outcome.verdict is Verdict.INVALID
     (path,) = tmp_path.iterdir()
-    assert path.name in outcome.replay
+    assert path.name in outcome.file
     replayed = replay(read_replay(path))
     assert replayed.verdict is Verdict.INVALID
     assert replayed.violation is not None

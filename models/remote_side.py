@@ -9,14 +9,15 @@ from typing import Final
 
 from engine_under_test.book import Book
 from engine_under_test.caps import LinkFault
-from engine_under_test.distributed.connector import Connector, ConnectorConfig, KvPages
-from engine_under_test.distributed.store_pool import StoredBlock, StorePool
-from engine_under_test.distributed.store_session import StoreLimits, StoreShelf
+from engine_under_test.distributed.connector import Connector, KvPages
+from engine_under_test.distributed.store_pool import StorePool
+from engine_under_test.distributed.store_session import StoreShelf
 from engine_under_test.execution.runner import Mover
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.remote import RemotePrefixes
 from engine_under_test.seams import Clock, Observer
 from properties.kv_link import Fate, KvLink, Lane
+from properties.kv_sizes import engine_end, rotten, store_end
 
 LOAD_DEADLINE_S: Final = 4.0
 _CELL_BYTES: Final = 16  # a fingerprint of two words
@@ -72,10 +73,7 @@ class SimulatedRemote:
 
     def connect(self, kv: KvTransaction, book: Book, mover: Mover, clock: Clock, observer: Observer) -> RemotePrefixes:
         """The engine's end of it."""
-        size = self._block_bytes
-        config = ConnectorConfig(
-            size, window_bytes=3 * size, max_loads=4, max_stores=6, load_deadline_s=LOAD_DEADLINE_S, store_deadline_s=8.0
-        )
+        config = engine_end(self._block_bytes, load_deadline_s=LOAD_DEADLINE_S, store_deadline_s=8.0)
         link = self._link = _Link(self.shelf, clock)
 
         def connector(pages: KvPages) -> Connector:
@@ -115,19 +113,9 @@ class SimulatedRemote:
         for key in keys:
             block = pool.get(key)
             assert block is not None  # it is one of its keys
-            pool._blocks[key] = StoredBlock(block.digest, bytes([block.data[0] ^ 1]) + block.data[1:])
+            pool._blocks[key] = rotten(block)
         return bool(keys)
 
     def _new_shelf(self) -> StoreShelf:
-        size = self._block_bytes
-        limits = StoreLimits(
-            max_blocks=16,
-            max_block_bytes=size,
-            max_transfers=16,
-            window_bytes=2 * size,
-            max_staged_bytes=32 * size,
-            lease_s=6.0,
-            abort_grace_s=2.0,
-            completed_remembered=16,
-        )
+        limits = store_end(self._block_bytes, lease_s=6.0, abort_grace_s=2.0)
         return StoreShelf(StorePool(self._capacity), b"remote pool's id", limits)

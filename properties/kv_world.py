@@ -10,37 +10,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine_under_test.distributed import messages as m
-from engine_under_test.distributed.connector import Connector, ConnectorConfig
+from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.protocol import State
-from engine_under_test.distributed.store_pool import StoredBlock, StorePool
-from engine_under_test.distributed.store_session import StoreLimits, StoreShelf
+from engine_under_test.distributed.store_pool import StorePool
+from engine_under_test.distributed.store_session import StoreShelf
 from properties.invariants.predicate import violation
 from properties.invariants.transfers import RemoteTransfer, TransferMoment
 from properties.kv_end import KvEnd, KvViolation
 from properties.kv_link import Direction, Fate, KvLink, Lane
+from properties.kv_sizes import engine_end, rotten, store_end
 
 BLOCK_BYTES = 24
-LIMITS = StoreLimits(
-    max_blocks=8,
-    max_block_bytes=BLOCK_BYTES,
-    max_transfers=6,
-    window_bytes=2 * BLOCK_BYTES,
-    max_staged_bytes=16 * BLOCK_BYTES,
-    lease_s=10.0,
-    abort_grace_s=4.0,
+LIMITS = store_end(
+    BLOCK_BYTES, max_blocks=8, max_transfers=6, max_staged_bytes=16 * BLOCK_BYTES, lease_s=10.0, abort_grace_s=4.0,
     completed_remembered=8,
-)
-CONFIG = ConnectorConfig(
-    BLOCK_BYTES,
-    window_bytes=3 * BLOCK_BYTES,
-    max_loads=4,
-    max_stores=3,
-    load_deadline_s=20.0,
-    store_deadline_s=40.0,
-    handshake_s=6.0,
-    abort_grace_s=4.0,
+)  # fmt: skip
+CONFIG = engine_end(
+    BLOCK_BYTES, max_stores=3, load_deadline_s=20.0, store_deadline_s=40.0, handshake_s=6.0, abort_grace_s=4.0,
     blocks_per_step=2,
-)
+)  # fmt: skip
 
 
 def content_of(key: bytes) -> bytes:
@@ -98,8 +86,7 @@ class KvWorld(KvEnd):
         block = self.pool.get(key)
         if block is not None:
             self.rotten.add(key)
-            spoiled = bytes([block.data[0] ^ 1]) + block.data[1:]
-            self.pool._blocks[key] = StoredBlock(block.digest, spoiled)
+            self.pool._blocks[key] = rotten(block)
 
     def settle(self, *, held_up: Sequence[int] = (), most: int = 400) -> None:
         """Everything arrives and every step is taken, but for what is held up; ends when nothing moves any more."""

@@ -1,0 +1,79 @@
+"""What a run of storms came to, whatever they struck: a verdict, the counts of its kind, and the file that tells of what broke.
+
+Owns the value, its JSON, when the next storm begins, and the words of what broke. What a storm is stands in `chaos`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ci.atomic import write_all
+from ci.codec import violation_to_json
+from ci.report.write import shown_path
+from ci.tree import ROOT
+from properties.verdict import Verdict, Violation
+
+FOLDER = ROOT / "reports" / "chaos"
+
+
+@dataclass(frozen=True, slots=True)
+class StormsOutcome:
+    """``storms``: run to their end, the failing one included. ``counts``: by name, what was done and seen. ``has_shown``: all
+    that it was to show. ``file``: what is left of the failing one, in JSON under the name ``file_is`` ("replay")."""
+
+    seed: int
+    storms: int
+    has_shown: bool
+    failing: str = ""
+    violation: Violation | None = None
+    file: str = ""
+    file_is: str = "history"
+    is_repeatable: bool = False
+    counts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.violation is not None:
+            return Verdict.INVALID
+        return Verdict.VALID if self.has_shown else Verdict.UNKNOWN
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "verdict": self.verdict.value,
+            "seed": f"{self.seed:#x}",
+            "storms": self.storms,
+            **self.counts,
+            "is_repeatable": self.is_repeatable,
+            "storm": self.failing or None,
+            "violation": violation_to_json(self.violation) if self.violation else None,
+            self.file_is: self.file or None,
+        }
+
+
+def turns(budget_s: float | None, number: int | None, now: Callable[[], float] = time.monotonic) -> Iterator[int]:
+    """The storms one after the other, until the time is over or the number is reached."""
+    ends = None if budget_s is None else now() + budget_s
+    done = 0
+    while (number is None or done < number) and (ends is None or now() < ends):
+        yield done
+        done += 1
+
+
+def keep(
+    folder: Path, name: str, text: str, violation: Violation, facts: Iterable[str], told: str, console: Console
+) -> str:  # fmt: skip
+    """Writes what is left of a storm that broke something, and says what broke, with the account; the file's name as shown."""
+    write_all(folder, {name: text})
+    shown = shown_path(folder / name)
+    console.print(f"\n{violation.invariant} {violation.sentence}", markup=False, soft_wrap=True)
+    for fact in facts:
+        console.print(f"  {fact}", markup=False, soft_wrap=True)
+    console.print(f"  {told} {shown}\n", markup=False, soft_wrap=True)
+    return shown
