@@ -187,7 +187,7 @@ def run(
     due = due_of(world.setting, recorder.plans, memory.refused, recorder.gone)
     found = [each.violation for each in (rows, watch, due) if each is not None and each.violation is not None]
     return Ran(
-        emitted=tuple(_gather(asked, outputs, recorder)),
+        emitted=tuple(gather(asked, outputs, recorder)),
         plans=tuple(recorder.plans),
         reached={**recorder.reached, **refusals(world.setting, memory)},
         written=() if watch is None else tuple(watch.written),
@@ -248,7 +248,8 @@ def warmed(request_id: str) -> str:
     return _WARMED + request_id
 
 
-def _gather(requests: Sequence[Request], outputs: Sequence[Output], recorder: Recorder) -> Iterator[Emitted]:
+def gather(requests: Sequence[Request], outputs: Sequence[Output], recorder: Recorder) -> Iterator[Emitted]:
+    """Each choice with its tokens and logits."""
     tokens: dict[tuple[str, int], list[int]] = {}
     ends: dict[tuple[str, int], tuple[FinishReason, str]] = {}
     told: dict[tuple[str, int], tuple[Logprobs, ...]] = {}

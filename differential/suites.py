@@ -83,6 +83,7 @@ VERIFICATION_LAW, VERIFICATION_POWER = (
     _suite("verification-law", "speculation, its law", "verification_law.check_verification", 8.0, _MODEL),
     _suite("verification-power", "speculation, power of its tests", "verification_power.check_power", 6.0, _MODEL),
 )
+ADAPTERS = _suite("adapters", "language models, adapters", "adapted_suite.check_adapters", 6.0, _MODEL)
 SUITES: tuple[Suite, ...] = (
     Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),
     Suite(served_law.SUITE_ID, "statistics through the engine", served_law.check_served, share_s=12.0),
@@ -94,6 +95,7 @@ SUITES: tuple[Suite, ...] = (
     FLOAT_SETTINGS,
     FLOAT_RUNNER,
     FLOAT_NUMERICS,
+    ADAPTERS,
     FLOAT_KERNELS,
     MADE_MODELS,
     KERNEL_NUMBERS,

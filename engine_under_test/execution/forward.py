@@ -9,7 +9,9 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch.nn import functional
 
+from engine_under_test.execution.adapter_slots import RowAdapters
 from engine_under_test.execution.attention import Attention
 from engine_under_test.execution.batch import Batch
 from engine_under_test.execution.memory import StepMemory
@@ -27,8 +29,11 @@ class WholeForward:
         self._attention = attention
         self._memory = memory
 
-    def __call__(self, batch: Batch, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, batch: Batch, keys: torch.Tensor, values: torch.Tensor, adapters: RowAdapters | None = None
+    ) -> torch.Tensor:
         """[rows that sample, vocab] float32; keys and values [layers, slots, kv_heads, head] are written and read."""
+        product = self._product if adapters is None else adapters.whole(self._product)
         weights, config, dtype = self._weights, self._weights.config, keys.dtype
         take_hidden(self._memory, config, batch.num_tokens, dtype)
         hidden = llama.embed(weights, batch.tokens)
@@ -36,7 +41,7 @@ class WholeForward:
         for number, layer in enumerate(weights.layers):
             take_layer(self._memory, config, number, batch, batch.num_tokens, dtype)
             attend = partial(self._attend, keys[number], values[number], batch)
-            hidden = llama.run_layer(hidden, layer, config, by, attend, self._product)
+            hidden = llama.run_layer(hidden, layer, config, by, attend, product)
         num = len(batch.sampled)
         if not num:
             return llama.no_logits(weights)
@@ -68,7 +73,9 @@ class TiledForward:
         self._attention = attention
         self._memory = memory
 
-    def __call__(self, batch: Batch, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, batch: Batch, keys: torch.Tensor, values: torch.Tensor, adapters: RowAdapters | None = None
+    ) -> torch.Tensor:
         """See `WholeForward`."""
         weights, config, dtype = self._weights, self._weights.config, keys.dtype
         n = batch.num_tokens
@@ -76,13 +83,18 @@ class TiledForward:
         take_hidden(self._memory, config, padded, dtype)
         hidden = in_tiles(llama.embed(weights, batch.tokens))
         angles = [llama.angles(config, positions, dtype) for positions in in_tiles(batch.positions)]
+        products: list[llama.Product] = [
+            functional.linear if adapters is None else adapters.tile(begin, TILE_TOKENS) for begin in range(0, n, TILE_TOKENS)
+        ]
         for number, layer in enumerate(weights.layers):
             take_layer(self._memory, config, number, batch, padded, dtype)
-            heads = [llama.project(tile, layer, config, by) for tile, by in zip(hidden, angles, strict=True)]
+            tiles = zip(hidden, angles, products, strict=True)
+            heads = [llama.project(tile, layer, config, by, product) for tile, by, product in tiles]
             queries, new_keys, new_values = (torch.cat(parts)[:n] for parts in zip(*heads, strict=True))
             self._attention.store(new_keys, new_values, keys[number], values[number], batch.slots)
             attended = in_tiles(self._attention.attend(queries, keys[number], values[number], batch))
-            hidden = [llama.finish(tile, part, layer, config) for tile, part in zip(hidden, attended, strict=True)]
+            rest = zip(hidden, attended, products, strict=True)
+            hidden = [llama.finish(tile, part, layer, config, product) for tile, part, product in rest]
         num = len(batch.sampled)
         if not num:
             return llama.no_logits(weights)

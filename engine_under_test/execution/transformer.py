@@ -10,11 +10,15 @@ reads what nobody wrote for him has NaN among his logits, and no token is taken 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain, repeat
 
 import torch
 
 from engine_under_test.errors import ConfigError, RunnerError
+from engine_under_test.execution.adapter_rows import check_slots
+from engine_under_test.execution.adapter_slots import AdapterLibrary, AdapterSlots, RowAdapters, weights_to_load
 from engine_under_test.execution.asked import NOTHING_TOLD, PromptPart, columns, prompt_parts, require_drawn
 from engine_under_test.execution.attention import Attention, choose_attention, describe
 from engine_under_test.execution.batch import check_fit, draws, lay_out, num_bytes
@@ -25,17 +29,18 @@ from engine_under_test.execution.memory import StepMemory
 from engine_under_test.execution.moves import BlockMove, BlockMoves
 from engine_under_test.execution.products import PackedProduct, choose_product
 from engine_under_test.execution.rows import KeptRows
-from engine_under_test.execution.streams import StepStreams, fills_and_copies, nothing
+from engine_under_test.execution.streams import StepStreams, adapter_loads, adapter_pages, fills_and_copies, nothing
 from engine_under_test.execution.tiles import FixedTiles
 from engine_under_test.execution.verifying import places_of, stand
 from engine_under_test.model.llama import Product
+from engine_under_test.model.lora import LoraWeights
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights
 from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Draws, Sampled
 from engine_under_test.sampling.torch_sampler import sample_and_tell
 from engine_under_test.seams import Device, DeviceOp, Fence, Grammars, Memory, Noise, Page, Space, StreamDevice
-from engine_under_test.types import BlockCopy, Plan, Reservation
+from engine_under_test.types import Adapter, AdapterLoad, BlockCopy, Plan, Reservation
 
 _TOKEN_BYTES = 8
 BUFFER = "kv"  # of pages that this runner declares: keys and values of all layers of a block
@@ -65,6 +70,8 @@ class TransformerRunner:
     runs fastest. ``is_batch_invariant``: logits do not depend, in any bit, on what shares a row's batch (slower).
     ``product``: how matrices are multiplied, ``x @ w.T``; of a rank among several, with the sums over all of them.
     ``processors``: what requests name in `SamplingParams.processors`; ``grammars``: what compiles those of requests.
+    ``adapters``: where the weights of adapters lie, to be
+    loaded into ``num_adapter_slots`` slots as plans say; without it requests with adapters are refused.
     ``packs_weights``: decodes on a CPU are quicker, for three times the weights' memory (float32; not in the invariant mode).
     """
 
@@ -83,6 +90,8 @@ class TransformerRunner:
         product: Product | None = None,
         processors: Processors = NO_PROCESSORS,
         grammars: Grammars | None = None,
+        adapters: AdapterLibrary | None = None,
+        num_adapter_slots: int = 4,
     ) -> None:
         if is_batch_invariant and product is not None:
             raise ConfigError("the batch-invariant mode has products of its own, found others asked for; leave one of them out")
@@ -90,7 +99,11 @@ class TransformerRunner:
             raise ConfigError(
                 f"the batch-invariant mode has an attention of its own, found {attention.name} asked for; leave one of them out"
             )
+        if adapters is not None and product is not None:
+            raise ConfigError("adapters are for a model on one rank, found products of a rank asked for; leave one of them out")
         config = weights.config
+        self._library = adapters
+        self._slots = None if adapters is None else AdapterSlots(weights, num_adapter_slots, adapters.max_rank)
         self._config: LlamaConfig = config
         self._place = weights.embedding.device
         self._dtype = weights.embedding.dtype
@@ -133,7 +146,7 @@ class TransformerRunner:
         """See `runner.Runner`."""
         self._check(plan, reservation)
         launch = TransformerLaunch(plan, self._device, tuple(plan.row_ids()))
-        before, last = self._ops(reservation)
+        before, last = self._ops(plan, reservation)
         launch.put(self._streams, before, last, (plan, reservation), self._run)
         self._newest = launch.fence
         return launch
@@ -150,7 +163,14 @@ class TransformerRunner:
 
     def _check(self, plan: Plan, reservation: Reservation) -> None:
         check_fit(plan, reservation, self._num_blocks, self._block_size, self._config.vocab_size)
-        foreign = [row for row, request in enumerate(plan.requests) if request.adapter is not None or request.media]
+        if self._slots is not None:
+            check_slots(plan, reservation, self._slots.num_slots)
+        has_adapters = self._slots is not None
+        foreign = [
+            row
+            for row, request in enumerate(plan.requests)
+            if request.media or (request.adapter is not None and not has_adapters)
+        ]
         if foreign:
             names = ", ".join(repr(plan.requests[row].request_id) for row in foreign)
             raise RunnerError(
@@ -159,12 +179,15 @@ class TransformerRunner:
                 tuple(foreign),
             )
 
-    def _ops(self, reservation: Reservation) -> tuple[list[DeviceOp], DeviceOp]:
+    def _ops(self, plan: Plan, reservation: Reservation) -> tuple[list[DeviceOp], DeviceOp]:
         """Fills and copies; the rows. What is in this step, with what each touches declared."""
         page = self._pages.__getitem__
         writes = frozenset(page(slot // self._block_size) for slot in reservation.slots)
         reads = frozenset(page(block) for table in reservation.tables for block in table)
         before = fills_and_copies(self._pages, reservation, self._fill, self._copy)
+        if self._library is not None and reservation.adapter_slots:
+            before += adapter_loads(reservation, partial(self._load, weights_to_load(plan, reservation, self._library)))
+            reads |= adapter_pages(reservation)
         return before, DeviceOp("rows", reads | {ROWS}, writes | {ROWS}, nothing, reservation.plan_id)
 
     # On the device, now or later
@@ -181,6 +204,12 @@ class TransformerRunner:
         for source, target, num_slots in copies:
             for store in (self.keys, self.values):
                 store[:, target * size : target * size + num_slots] = store[:, source * size : source * size + num_slots]
+
+    @torch.inference_mode()
+    def _load(self, weights: Mapping[Adapter, LoraWeights], loads: Sequence[AdapterLoad]) -> None:
+        assert self._slots is not None  # nothing is loaded where there are no slots
+        for slot, adapter in loads:
+            self._slots.load(slot, weights[adapter])
 
     @torch.inference_mode()
     def _get(self, block: int) -> torch.Tensor:
@@ -243,7 +272,14 @@ class TransformerRunner:
         batch = lay_out(plan, reservation, self.rows, self._block_size, self._place, parts)
         for place, row in batch.pending:
             batch.tokens[place] = self._last.find(row, int(batch.positions[place]))
-        return self._forward(batch, self.keys, self.values)
+        return self._forward(batch, self.keys, self.values, self._adapters_of(plan, reservation))
+
+    def _adapters_of(self, plan: Plan, reservation: Reservation) -> RowAdapters | None:
+        """Token by token; None if no row has one."""
+        if self._slots is None or not any(reservation.adapter_slots):
+            return None
+        of_tokens = chain.from_iterable(map(repeat, reservation.adapter_slots, plan.num_tokens))
+        return RowAdapters(self._slots, tuple(of_tokens))
 
 
 def bytes_of(block: torch.Tensor) -> bytes | None:
