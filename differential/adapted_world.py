@@ -16,8 +16,9 @@ import torch
 
 from differential.compare import CachedOracle, Divergence, Emitted, against_oracle, bitwise, endings, tolerance_of, worst_shares
 from differential.faults import StepwiseMemory
+from differential.preempting import PreemptingScheduler
 from differential.reference import reference_logits
-from differential.running import PreemptingScheduler, Recorder, gather
+from differential.running import Recorder, gather
 from differential.setting import Setting
 from differential.streamed_store import StreamedRunner
 from engine_under_test.config import EngineConfig

@@ -59,8 +59,8 @@ def test_a_token_in_flight_that_is_found_by_its_row_alone_is_found(monkeypatch: 
 def test_a_page_that_rows_touch_without_a_declaration_is_found(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     declared = TransformerRunner._ops
 
-    def fewer(runner: TransformerRunner, reservation: Reservation) -> tuple[list[DeviceOp], DeviceOp]:
-        before, rows = declared(runner, reservation)
+    def fewer(runner: TransformerRunner, plan: Plan, reservation: Reservation) -> tuple[list[DeviceOp], DeviceOp]:
+        before, rows = declared(runner, plan, reservation)
         last = frozenset(runner._pages[table[-1]] for table in reservation.tables)
         return before, replace(rows, reads=last) if verb == "read" else replace(rows, writes=frozenset())
 
