@@ -13,7 +13,6 @@ from models.shrink import Spec, shrink_world
 from models.walk_suite import run_and_check
 from properties.op import Op
 from properties.suite import CheckResult, Failure, SuiteContext
-from properties.verdict import Verdict
 
 
 def run_alone(spec: Spec, ops: Iterable[Op]) -> Driver:
@@ -31,16 +30,4 @@ def result_of(name: str, tally: Tally, context: SuiteContext, missed: tuple[str,
         spec, ops, violation = tally.failure
         shrunk = shrink_world(spec, ops, violation, run=run_and_check, max_seconds=context.shrink_s)
         failures = (Failure(shrunk.violation, f"{name}#{context.seed:#x}", shrunk.spec, shrunk.ops, len(ops)),)
-    missed = (*missed, *tally.lacking)
-    return CheckResult(
-        name,
-        Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID,
-        examples=tally.examples,
-        ops=tally.ops,
-        noops=tally.noops,
-        reached=dict(sorted(tally.reached.items())),
-        missed=() if failures else missed,
-        invariants=dict(tally.evaluations),
-        failures=failures,
-        note=note,
-    )
+    return tally.result(name, failures, missed, note)

@@ -7,7 +7,6 @@ and the rest of the work goes on. Not part of the gate: what others' engines vio
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -26,7 +25,7 @@ from models.walk import walk_ops
 from models.walk_suite import run_and_check
 from properties.op import Op, OpKind
 from properties.suite import CheckResult, Failure, Profile, Suite, SuiteContext
-from properties.verdict import Verdict, Violation
+from properties.verdict import Violation
 
 _EXAMPLES = {Profile.QUICK: 12, Profile.PR: 80, Profile.NIGHTLY: 1600}  # of the machine
 _STEPS = 40
@@ -108,24 +107,13 @@ def _driven(spec: Spec, ops: Iterable[Op]) -> Tally:
 
 def _result(identifier: str, family: Family, sums: _Sums, context: SuiteContext) -> CheckResult:
     tally = sums.tally
-    lacking = [*missed(tally.reached, family.floors, context.profile, _FLOOR_PR), *tally.lacking]
+    lacking = [*missed(tally.reached, family.floors, context.profile, _FLOOR_PR)]
     if tally.noops > tally.ops:
         lacking.append(f"at most half of the operations may be no-ops, found {tally.noops} of {tally.noops + tally.ops}")
     found = list(sums.found.values())[:_MOST]
     failures = tuple(_shrunk(f"{identifier} {origin}", story, family, context) for origin, story in found)
     note = f"{len(sums.found)} ways of breaking" if sums.found else f"{tally.examples} stories, examples and walks"
-    return CheckResult(
-        identifier,
-        Verdict.INVALID if failures else Verdict.UNKNOWN if lacking else Verdict.VALID,
-        examples=tally.examples,
-        ops=tally.ops,
-        noops=tally.noops,
-        reached=dict(sorted(tally.reached.items())),
-        missed=tuple(lacking),
-        invariants=dict(+Counter(tally.evaluations)),
-        failures=failures,
-        note=note,
-    )
+    return tally.result(identifier, failures, lacking, note)
 
 
 def _shrunk(seed: str, story: Story, family: Family, context: SuiteContext) -> Failure:

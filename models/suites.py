@@ -30,7 +30,6 @@ from models.trace.suite import SUITE as TRACE
 from models.walk_suite import WALK, run_and_check
 from properties.checkers import CHECKERS
 from properties.suite import CheckResult, Failure, Profile, Suite, SuiteContext
-from properties.verdict import Verdict
 
 _SHRINK_SECONDS = 20.0
 
@@ -70,22 +69,11 @@ def result_of(
     note: str = "",
 ) -> CheckResult:
     """A valid run with anything missed, or with counts that disagree, is unknown. A failure is shrunk."""
-    lacking = [*missed(tally.reached, floors, context.profile, at_pr), *astray, *tally.lacking]
+    lacking = [*missed(tally.reached, floors, context.profile, at_pr), *astray]
     if tally.noops > tally.ops:
         lacking.append(f"at most half of the operations may be no-ops, found {tally.noops} of {tally.noops + tally.ops}")
     failures = () if tally.failure is None else (_shrunk(identifier, tally, context),)
-    return CheckResult(
-        identifier,
-        Verdict.INVALID if failures else Verdict.UNKNOWN if lacking else Verdict.VALID,
-        examples=tally.examples,
-        ops=tally.ops,
-        noops=tally.noops,
-        reached=dict(sorted(tally.reached.items())),
-        missed=() if failures else tuple(lacking),
-        invariants=dict(tally.evaluations),
-        failures=failures,
-        note=note,
-    )
+    return tally.result(identifier, failures, lacking, note)
 
 
 def _shrunk(identifier: str, tally: Tally, context: SuiteContext) -> Failure:

@@ -7,12 +7,13 @@ seen is the shortest. Knows nothing of rules or settings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from models.machines.driving import Driver
 from properties.op import Op
-from properties.verdict import Violation
+from properties.suite import CheckResult, Failure
+from properties.verdict import Verdict, Violation
 
 
 class InvariantBroken(Exception):
@@ -36,6 +37,23 @@ class Tally:
         self.failure: tuple[dict[str, Any], tuple[Op, ...], Violation] | None = None
         self.longest = 0  # operations of the first failure found, before shrinking
         self._on_example = on_example
+
+    def result(self, identifier: str, failures: Sequence[Failure], missed: Sequence[str], note: str) -> CheckResult:
+        """What the sums come to as a suite's result. ``missed``: what was not reached; without failures it makes it unknown, as
+        counts that disagree do."""
+        lacking = () if failures else (*missed, *self.lacking)
+        return CheckResult(
+            identifier,
+            Verdict.INVALID if failures else Verdict.UNKNOWN if lacking else Verdict.VALID,
+            examples=self.examples,
+            ops=self.ops,
+            noops=self.noops,
+            reached=dict(sorted(self.reached.items())),
+            missed=lacking,
+            invariants=dict(self.evaluations),
+            failures=tuple(failures),
+            note=note,
+        )
 
     def add(self, driver: Driver) -> None:
         """Adds a world at its end."""
