@@ -9,6 +9,9 @@ import pytest
 
 from engine_under_test import Engine, EngineConfig, FingerprintRunner, Request, SamplingParams
 from engine_under_test.drafting import Drafting
+from engine_under_test.execution.runner import Runner
+from engine_under_test.execution.transformer import TransformerRunner
+from engine_under_test.model.weights import LlamaConfig, tiny_random
 from engine_under_test.sampling.proposers import PromptLookup, Scripted
 from engine_under_test.sampling.speculation import Proposer
 from engine_under_test.types import FinishReason
@@ -29,8 +32,12 @@ def _requests(temperature: float = 0.0, **fields: object) -> list[Request]:
     ]
 
 
-def _serve(config: EngineConfig, requests: Sequence[Request], drafting: Drafting | None = None) -> Told:
-    engine = Engine(config, FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size), drafting=drafting)
+def _serve(
+    config: EngineConfig, requests: Sequence[Request], drafting: Drafting | None = None, runner: Runner | None = None
+) -> Told:
+    if runner is None:
+        runner = FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size)
+    engine = Engine(config, runner, drafting=drafting)
     for request in requests:
         assert engine.submit(request).is_accepted
     told: Told = {}
@@ -48,21 +55,21 @@ def _serve(config: EngineConfig, requests: Sequence[Request], drafting: Drafting
     return told
 
 
-def _knowing(requests: Sequence[Request], counts: Sequence[int], config: EngineConfig = CONFIG) -> Scripted:
+def _knowing(requests: Sequence[Request], counts: Sequence[int]) -> Scripted:
     """Proposes what the requests are going to say, for as many tokens as `counts` tells, then something else."""
-    texts = [
-        (*request.prompt, *tokens)
-        for request in requests
-        for (name, _), (tokens, _) in _serve(config, requests).items()
-        if name == request.request_id
-    ]
+    return _that_knows(requests, _serve(CONFIG, requests), counts)
+
+
+def _that_knows(requests: Sequence[Request], told: Told, counts: Sequence[int]) -> Scripted:
+    prompts = {request.request_id: request.prompt for request in requests}
+    texts = [(*prompts[name], *tokens) for (name, _), (tokens, _) in told.items()]
 
     def truth(tokens: Sequence[int], width: int) -> Sequence[int]:
         known = tuple(tokens)
         text = next((each for each in texts if each[: len(known)] == known), known)
         return (*text[len(known) :], *(0,) * width)[:width]
 
-    return Scripted(truth, counts, config.vocab_size, 4)
+    return Scripted(truth, counts, CONFIG.vocab_size, 4)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
@@ -106,3 +113,20 @@ def test_a_small_pool_preempts_and_changes_no_token(proposer: Proposer, num_bloc
     config = replace(CONFIG, num_blocks=num_blocks, max_tokens_per_step=8, max_plans_in_flight=depth + 1)
     requests = _requests(1.0)
     assert _serve(config, requests, Drafting(proposer)) == _serve(CONFIG, requests)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "warm"])
+def test_a_language_model_says_the_same_with_drafts(depth: int, temperature: float) -> None:
+    weights = tiny_random(LlamaConfig(16, 32, 2, 2, 1, 16, 48), seed=5)
+    config = replace(CONFIG, max_plans_in_flight=depth + 1)
+    requests = _requests(temperature, repetition_penalty=1.3, logprobs=1)
+
+    def serve(depth_config: EngineConfig, drafting: Drafting | None) -> Told:
+        runner = TransformerRunner(weights, config.num_blocks, config.block_size, is_batch_invariant=True)
+        return _serve(depth_config, requests, drafting, runner)
+
+    plain = serve(CONFIG, None)
+    drafting = Drafting(_that_knows(requests, plain, (1, 3, 0, 2)))
+    assert serve(config, drafting) == plain
+    assert drafting.num_accepted > 0
