@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -20,6 +20,7 @@ from engine_under_test.errors import BadInput
 from engine_under_test.execution.attention import Eager
 from engine_under_test.execution.transformer import TransformerRunner
 from engine_under_test.model.weights import LlamaWeights
+from engine_under_test.sampling.grammar import TokenTexts, grammars_of
 from engine_under_test.text import TextDelta, TextEngine, TextTokenizer, bad_words_of
 from engine_under_test.types import Logprobs
 
@@ -30,13 +31,17 @@ TINY = "tiny"
 Show = Callable[[TextDelta], None]
 
 
+class Words(TextTokenizer, TokenTexts, Protocol):
+    """A tokenizer of which single tokens are known too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """What is needed to speak: weights, tokenizer, and a name for people."""
 
     title: str
     weights: LlamaWeights
-    tokenizer: TextTokenizer
+    tokenizer: Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +182,16 @@ class Speaker:
             batching=not fallbacks.no_batching,
             chunking=not fallbacks.no_chunking,
         )
+        grammars = None if sampling.grammar is None else grammars_of(model.tokenizer, config.vocab_size)
         self._runner = TransformerRunner(
             model.weights,
             engine_config.num_blocks,
             BLOCK_SIZE,
             attention=Eager() if fallbacks.eager else None,
             is_batch_invariant=fallbacks.batch_invariant,
+            grammars=grammars,
         )
-        self._front = TextEngine(Engine(engine_config, self._runner), model.tokenizer)
+        self._front = TextEngine(Engine(engine_config, self._runner, grammars=grammars), model.tokenizer)
         self._task = task
         self._num_prompt_tokens = len(tokens)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -54,6 +55,9 @@ _MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))  # torch crashes on as many t
 )
 @click.option("--logit-bias", multiple=True, metavar="TOKEN:B", help="Add B to the logit of a token (may be repeated).")
 @click.option("--allowed-tokens", default="", metavar="T,T,...", help="Say these tokens only.  [all]")
+@click.option("--json-schema", metavar="FILE|TEXT", help="Say JSON, on one line, that fits this schema.")
+@click.option("--regex", metavar="TEXT", help="Say what this regular expression matches as a whole.")
+@click.option("--choice", multiple=True, metavar="TEXT", help="Say one of the choices (may be repeated).")
 @click.option("--bad-words", multiple=True, metavar="TEXT", help="Never say the tokens of this text (may be repeated).")
 @click.option("--logprobs", metavar="N", help="Tell the log-probability of each token and of the N best (all: of every one).")
 @click.option(
@@ -85,6 +89,9 @@ def generate(
     frequency_penalty: float,
     logit_bias: tuple[str, ...],
     allowed_tokens: str,
+    json_schema: str | None,
+    regex: str | None,
+    choice: tuple[str, ...],
     bad_words: tuple[str, ...],
     logprobs: str | None,
     processed_logprobs: bool,
@@ -99,9 +106,12 @@ def generate(
     """Let the model continue PROMPT, or answer it (--chat), and stream what it says."""
     from ci.ending import in_words, raise_on_sigterm
     from ci.environment import require_extra
+    from ci.grammar_flags import grammar_of
     from engine_under_test.types import LogprobsMode, SamplingParams
 
     require_extra("model", "a language model")
+    if json_schema is not None or regex is not None or choice:
+        require_extra("grammar", "an answer with a grammar")
     raise_on_sigterm()
     sampling = SamplingParams(
         max_tokens=max_tokens,
@@ -113,6 +123,7 @@ def generate(
         top_p=top_p,
         min_p=min_p,
         allowed_token_ids=_allowed(allowed_tokens),
+        grammar=grammar_of(json_schema, regex, choice),
         logit_bias=tuple(map(_bias, logit_bias)),
         repetition_penalty=repetition_penalty,
         frequency_penalty=frequency_penalty,
@@ -164,10 +175,18 @@ def refuse_before_loading(sampling: SamplingParams, stop: tuple[str, ...], name:
     if "" in stop:
         raise BadInput("stop strings are of at least one character, found ''; leave it away")
     tokens = () if is_empty else (0,)
+    grammars = None
+    if sampling.grammar is not None:
+        from engine_under_test.sampling.grammar import CompiledGrammars
+
+        grammars = CompiledGrammars([bytes([byte]) for byte in range(256)])
+        sampling = replace(sampling, stop_token_ids=(0,))
     # Length and tokens are judged when the model is known.
     room = EngineConfig(num_blocks=max(sampling.max_tokens, 1), max_num_seqs=_MOST_ANSWERS, vocab_size=_ALL)
-    if refusal := refusal_at_the_door(Request("asked", tokens, sampling), room, now=0.0):
+    if refusal := refusal_at_the_door(Request("asked", tokens, sampling), room, now=0.0, grammars=grammars):
         raise BadInput(refusal[1])
+    if grammars is not None:
+        grammars.close()
 
 
 def _count(text: str | None) -> int | None:

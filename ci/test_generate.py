@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from ci import cli, generate
@@ -252,3 +254,42 @@ def test_an_option_that_can_not_be_is_refused_with_a_sentence(run: Run, words: t
     assert (code, out) == (64, "")
     assert said in err
     assert "Traceback" not in err
+
+
+SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer", "maximum": 99}}, "required": ["a"], "additionalProperties": false}'
+
+
+def test_an_answer_with_a_schema_is_json_that_fits_it(run: Run, tmp_path: Path) -> None:
+    kept = tmp_path / "schema.json"
+    kept.write_text(SCHEMA)
+    words = ("--temperature", "1", "--n", "3", "--max-tokens", "40", "--json")
+    answers = [json.loads(tiny(run, *words, "--json-schema", schema)[0]) for schema in (SCHEMA, str(kept))]
+    assert [choice["text"] for choice in answers[0]["choices"]] == [choice["text"] for choice in answers[1]["choices"]]
+    for choice in answers[0]["choices"]:
+        assert choice["finish_reason"] == "stop"
+        jsonschema.validate(json.loads(choice["text"]), json.loads(SCHEMA))
+
+
+def test_an_answer_with_choices_or_an_expression_is_one_of_its_texts(run: Run) -> None:
+    assert tiny(run, "--choice", "yes", "--choice", "no/é")[0].rstrip("\n") in ("yes", "no/é")
+    assert re.fullmatch("[ab]{3}-[0-9]", tiny(run, "--regex", "[ab]{3}-[0-9]")[0].rstrip("\n"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--json-schema", '{"type": "strng"}'), "Invalid type: strng"),
+        (("--json-schema", "nowhere.json"), "No such file"),
+        (("--json-schema", '{"type":'), "must be JSON, but it is not"),
+        (("--regex", "(a"), "unclosed group"),
+        (("--regex", "a", "--choice", "b"), "one grammar at most, found --regex and --choice"),
+        (("--choice", ""), "at least one character"),
+        (("--choice", "a", "--min-tokens", "3"), "min_tokens must be 0"),
+    ],
+    ids=["type", "file", "json", "expression", "two", "empty", "min tokens"],
+)
+def test_a_grammar_that_can_not_be_used_is_answered_in_one_sentence(run: Run, words: tuple[str, ...], said: str) -> None:
+    code, out, err = run("hello", "--model", "tiny", *words)
+    assert (code, out) == (64, "")
+    (line,) = err.splitlines()
+    assert said in line

@@ -52,5 +52,9 @@ class ByteTokenizer:
     def chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages) + "assistant: ")
 
+    def bytes_of(self, token: int, *, with_special: bool = True) -> bytes:
+        del with_special  # the one that ends a text has no name
+        return bytes([token]) if token < END else b""
+
     def stream(self) -> ByteStream:
         return ByteStream()
