@@ -256,7 +256,14 @@ def test_an_option_that_can_not_be_is_refused_with_a_sentence(run: Run, words: t
     assert "Traceback" not in err
 
 
-SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer", "maximum": 99}}, "required": ["a"], "additionalProperties": false}'
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "maximum": 99}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+)
 
 
 def test_an_answer_with_a_schema_is_json_that_fits_it(run: Run, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ _EXTRAS = {
     "gguf": "model",
     "triton": "model",
     "transformers": "reference",
+    "llguidance": "grammar",
     "msgpack": "connector",
     "xxhash": "connector",
     "toxiproxy": "chaos",
@@ -27,8 +28,10 @@ _EXTRAS = {
     "h11": "chaos",
     "psutil": "chaos",
 }
-_INSTALLED_WITH = dict.fromkeys(("model", "reference"), "model,reference") | dict.fromkeys(
-    ("connector", "chaos"), "connector,chaos"
+_INSTALLED_WITH = (
+    dict.fromkeys(("model", "reference"), "model,reference")
+    | {"grammar": "model,grammar"}
+    | dict.fromkeys(("connector", "chaos"), "connector,chaos")
 )
 
 
@@ -84,6 +87,7 @@ VERIFICATION_LAW, VERIFICATION_POWER = (
     _suite("verification-power", "speculation, power of its tests", "verification_power.check_power", 6.0, _MODEL),
 )
 ADAPTERS = _suite("adapters", "language models, adapters", "adapted_suite.check_adapters", 6.0, _MODEL)
+STRUCTURED = _suite("structured-output", "structured output", "structured.check_structured", 12.0, ("model", "grammar"))
 SUITES: tuple[Suite, ...] = (
     Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),
     Suite(served_law.SUITE_ID, "statistics through the engine", served_law.check_served, share_s=12.0),
@@ -92,6 +96,7 @@ SUITES: tuple[Suite, ...] = (
     VERIFICATION_LAW,
     VERIFICATION_POWER,
     STREAMED_TEXT,
+    STRUCTURED,
     FLOAT_SETTINGS,
     FLOAT_RUNNER,
     FLOAT_NUMERICS,

@@ -19,9 +19,10 @@ from collections.abc import Collection
 from collections.abc import Sequence as Items
 from typing import Protocol
 
+from engine_under_test.errors import RunnerError
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.speculation import Ask, Proposal, Proposer, Repair, check_proposal
-from engine_under_test.seams import Noise
+from engine_under_test.seams import Grammars, Noise
 from engine_under_test.sequence import Sequence
 from engine_under_test.types import RowId
 
@@ -46,8 +47,8 @@ class Drafting:
         self.num_proposed = 0  # drafts that stood in a plan that landed
         self.num_accepted = 0
 
-    def ask(self, book: Drafted) -> None:
-        """Has drafts proposed for everybody who may be asked now and was not yet."""
+    def ask(self, book: Drafted, grammars: Grammars | None = None) -> None:
+        """Has drafts proposed for everybody who may be asked now and was not yet; none that a grammar forbids."""
         if book.only is not None:
             return
         seqs = [seq for seq in book.running if seq.drafted_at != len(seq.tokens) and _is_ready(seq)]
@@ -62,9 +63,9 @@ class Drafting:
             return
         asks = [asks[number] for number in wanted]
         proposal = self._propose(asks)
-        for number, drafts in zip(wanted, proposal.drafts, strict=True):
+        for number, ask, drafts in zip(wanted, asks, proposal.drafts, strict=True):
             seqs[number].was_asked = True
-            seqs[number].drafts = drafts
+            seqs[number].drafts = drafts[: _num_grammatical(ask, drafts, grammars)]
 
     def _propose(self, asks: list[Ask]) -> Proposal:
         proposal = self.proposer.propose(asks, self._noise)
@@ -83,6 +84,17 @@ class Drafting:
         if seq.was_asked:
             seq.was_asked = False
             self.proposer.repair((Repair(row, 0, 0),))
+
+
+def _num_grammatical(ask: Ask, drafts: Items[int], grammars: Grammars | None) -> int:
+    """How many of the drafts the row's grammar allows, if it has one."""
+    spec = ask.params.grammar
+    if spec is None or grammars is None:
+        return len(drafts)
+    try:
+        return grammars.num_allowed(spec, ask.tokens[ask.prompt_len :], drafts, ask.params.stop_token_ids)
+    except RunnerError:  # more work than a step may be: the runner says so of the token that is really wanted
+        return 0
 
 
 def _is_ready(seq: Sequence) -> bool:

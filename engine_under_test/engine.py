@@ -219,7 +219,7 @@ class Engine:
                 preempted += [self._preempt(seq) for seq in victims]
             book.may_admit = not preempted
             if self._drafting is not None:
-                self._drafting.ask(book)
+                self._drafting.ask(book, self._grammars)
             plan = scheduler.plan(book)
             is_second_try = book.only is not None
             if plan is None:

@@ -95,6 +95,9 @@ class Grammars(Protocol):
         text is complete, and behind one of them, or behind what the grammar forbids, nothing else may. RunnerError where the
         next token takes more work than the budget."""
 
+    def num_allowed(self, spec: GrammarSpec, output: Sequence[int], drafts: Sequence[int], ends: Collection[int]) -> int:
+        """How many of the drafts, from the first on, may follow the output: the others need not be verified."""
+
 
 class LogitsProcessor(Protocol):
     def __call__(self, logits: npt.NDArray[np.float64], history: History, /) -> None:

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_under_test.types import History, Logprobs, SamplingParams
+from properties.grammar_cases import LANGUAGES, TEXTS
+from properties.languages import allowed
 
 Floats = npt.NDArray[np.float64]
 Processors = Mapping[str, Callable[[Floats, History], None]]
@@ -25,10 +27,12 @@ OF_LOGPROBS = 1e-9  # by which two log-probabilities of the same logits may be o
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What each step looks at. ``ahead``: the tokens behind which a bad word may end; ``seen``: those whose repetition is
-    penalised, ``counted`` and ``present`` those of the other penalties. ``divides``: repetition divides whatever the sign."""
+    """What each step looks at. ``grammatical``: the tokens that a grammar allows, None without one. ``ahead``: the tokens
+    behind which a bad word may end; ``seen``: those whose repetition is penalised, ``counted`` and ``present`` those of the
+    other penalties. ``divides``: repetition divides whatever the sign."""
 
     allowed: tuple[int, ...]
+    grammatical: frozenset[int] | None
     bad_words: tuple[tuple[int, ...], ...]
     ahead: tuple[int, ...]
     processors: tuple[str, ...]
@@ -48,6 +52,7 @@ def steps_of(sampling: SamplingParams, history: History) -> Steps:
     prompt, output = tuple(history.prompt), tuple(history.output)
     return Steps(
         sampling.allowed_token_ids,
+        grammatical(sampling, output),
         sampling.bad_words,
         output,
         sampling.processors,
@@ -62,7 +67,14 @@ def steps_of(sampling: SamplingParams, history: History) -> Steps:
     )
 
 
-ORDER = ("allowed", "bad words", "processors", "bias", "repetition", "frequency", "presence")
+def grammatical(sampling: SamplingParams, output: Sequence[int]) -> frozenset[int] | None:
+    """The tokens that a grammar allows; None without one. Only the grammars of `properties.grammar_cases` have a law."""
+    if sampling.grammar is None:
+        return None
+    return allowed(LANGUAGES[sampling.grammar], TEXTS, output, sampling.stop_token_ids)
+
+
+ORDER = ("allowed", "grammar", "bad words", "processors", "bias", "repetition", "frequency", "presence")
 
 
 def adjusted(logits: Floats, steps: Steps, processors: Processors | None = None, order: Sequence[str] = ORDER) -> Floats:
@@ -77,6 +89,11 @@ def _allowed(row: Floats, steps: Steps, _processors: Processors) -> None:
     if steps.allowed:
         kept = set(steps.allowed)
         row[[token for token in range(len(row)) if token not in kept]] = -inf
+
+
+def _grammar(row: Floats, steps: Steps, _processors: Processors) -> None:
+    if steps.grammatical is not None:
+        row[[token for token in range(len(row)) if token not in steps.grammatical]] = -inf
 
 
 def _bad_words(row: Floats, steps: Steps, _processors: Processors) -> None:
@@ -114,7 +131,7 @@ def _presence(row: Floats, steps: Steps, _processors: Processors) -> None:
 
 
 _STEPS: Mapping[str, Callable[[Floats, Steps, Processors], None]] = dict(
-    zip(ORDER, (_allowed, _bad_words, _processors, _bias, _repetition, _frequency, _presence), strict=True)
+    zip(ORDER, (_allowed, _grammar, _bad_words, _processors, _bias, _repetition, _frequency, _presence), strict=True)
 )
 
 

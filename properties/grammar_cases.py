@@ -90,6 +90,7 @@ CASES: Mapping[str, GrammarCase] = {
     "an alternative": GrammarCase(
         _regex("^a*b|b*a$"), either(then(star(text("a")), text("b")), then(star(text("b")), text("a")))
     ),
+    "an ending": GrammarCase(_regex("y(es|o)?s"), then(text("y"), either(EMPTY, text("es"), text("o")), text("s"))),
     "any character": GrammarCase(_regex(".{3}"), times(either(_CHARACTER, text('"')), 3, 3)),
     "flat object": GrammarCase(
         _object({"a": {"type": "boolean"}, "b": {"enum": ["a", "ab", "no"]}}, "a", "b"),
@@ -127,3 +128,5 @@ CASES: Mapping[str, GrammarCase] = {
         either(_BOOLEAN, text("[]"), text('["ab"]'), text('["ab", "ab"]')),
     ),
 }
+
+LANGUAGES: Mapping[GrammarSpec, Language] = {case.spec: case.language for case in CASES.values()}

@@ -53,9 +53,10 @@ class _State(NamedTuple):
 
 
 class CompiledGrammars:
-    """`seams.Grammars` for one vocabulary: the bytes of each token, b"" for one that is no text."""
+    """`seams.Grammars` for one vocabulary: the bytes of each token, b"" for one that is no text. ``most_states``: of how many
+    outputs the state is kept; what is not kept is computed again."""
 
-    def __init__(self, texts: Sequence[bytes], budget: Budget | None = None) -> None:
+    def __init__(self, texts: Sequence[bytes], budget: Budget | None = None, most_states: int = _MOST_STATES) -> None:
         try:
             from engine_under_test.sampling import grammar_trial
         except ModuleNotFoundError as error:
@@ -70,6 +71,7 @@ class CompiledGrammars:
         self._trial = grammar_trial.Trial(texts, self._budget)
         self._tokenizer = grammar_trial.tokenizer_of(texts)
         self._vocab_size = len(texts)
+        self._most_states = most_states
         self._verdicts: OrderedDict[GrammarSpec, str | None] = OrderedDict()
         self._compiled: OrderedDict[GrammarSpec, LLMatcher] = OrderedDict()
         self._states: OrderedDict[tuple[GrammarSpec, tuple[int, ...]], _State] = OrderedDict()
@@ -146,7 +148,7 @@ class CompiledGrammars:
         state = _State(matcher, matcher.compute_bitmask())
         if matcher.is_error():
             raise RunnerError(f"the next token of a {name_of(spec)} takes more work than a step may: {matcher.stop_reason()}")
-        _remember(self._states, (spec, output), state, _MOST_STATES)
+        _remember(self._states, (spec, output), state, self._most_states)
         return state
 
     def _nearest(self, spec: GrammarSpec, output: tuple[int, ...]) -> tuple[int, LLMatcher]:
