@@ -196,6 +196,7 @@ class Sequence:
         owned, reserved = (blocks, ()) if num_owned >= len(blocks) else (blocks[:num_owned], blocks[num_owned:])
         for place, block in sources or ():
             owned = (*owned[:place], block, *owned[place + 1 :])
+        is_one = len(rows) == 1  # as nearly always
         self._seen = state
         self._shown = shown = _show(
             (
@@ -207,11 +208,13 @@ class Sequence:
                 self.prompt_len,
                 known,
                 committed,
-                committed + sum([row.num_tokens for row in rows]) if rows else committed,
+                committed
+                if not rows
+                else committed + (rows[0].num_tokens if is_one else sum([row.num_tokens for row in rows])),
                 len(blocks) * block_size,
                 owned,
                 reserved,
-                tuple([row.plan_id for row in rows]) if rows else (),
+                () if not rows else (rows[0].plan_id,) if is_one else tuple([row.plan_id for row in rows]),
             )
         )
         return shown

@@ -9,7 +9,6 @@ from collections import Counter
 
 from engine_under_test.types import PlannedStep, RowId
 from models.reach import Reach
-from properties.invariants.reading import reading
 from properties.moment import Happening, Moment
 
 DRAFT_REACHES = (
@@ -55,7 +54,7 @@ class DraftReach:
         plan, size = step.plan, moment.caps.block_size
         rows = plan.row_ids()
         kept, num_drafts = moment.kept_drafts or {}, dict(zip(rows, plan.num_drafts or (0,) * len(rows), strict=True))
-        after = reading(moment.after).by_row
+        after = moment.view.after.by_row
         for row, num_kept in kept.items():
             sequence = after.get(row)
             if sequence is None:
@@ -76,7 +75,7 @@ class DraftReach:
         plan, result = step.plan, moment.result
         if result is None or plan.plan_id in moment.after.plans or plan.generation != moment.after.generation:
             return
-        before = reading(moment.before).by_row
+        before = moment.view.before.by_row
         for row, num, tokens in zip(plan.row_ids(), plan.num_drafts, result.tokens, strict=True):
             if num and row in before:
                 stands = len(tokens) - 1

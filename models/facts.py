@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 
 from engine_under_test.caps import Caps, ReferenceModel
 from engine_under_test.events import Event, EventKind
@@ -35,7 +34,6 @@ from properties.verdict import Violation
 _FORKED, _PREEMPTED, _FINISHED = EventKind.FORKED, EventKind.PREEMPTED, EventKind.FINISHED
 _CLAIMED, _LOADED = EventKind.CLAIMED, EventKind.LOADED
 _TELLING = frozenset(map(id, (_FORKED, _PREEMPTED, _FINISHED, _CLAIMED, _LOADED)))
-_kind_of = itemgetter(0)  # of an Event
 
 
 class ModelFacts:
@@ -284,14 +282,12 @@ class ModelFacts:
     def saw_events(self, events: tuple[Event, ...], after: Snapshot) -> Violation | None:
         """What only events tell: forks, faults, and ends that the target decided."""
         found: Violation | None = None
-        if _TELLING.isdisjoint(map(id, map(_kind_of, events))):  # a member of an enumeration is slow to hash
-            events = ()
         for event in events:
             kind = event[0]
+            if id(kind) not in _TELLING:  # a member of an enumeration is slow to hash
+                continue
             if kind is _CLAIMED:
                 self.prefix.taken(event.blocks)
-                continue
-            if kind is not _FINISHED and kind is not _FORKED and kind is not _PREEMPTED and kind is not _LOADED:
                 continue
             row = event.row
             assert row is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from itertools import repeat
-from operator import attrgetter, call, is_
+from operator import attrgetter, is_
 from typing import Final
 
 from engine_under_test.caps import Caps
@@ -73,7 +73,7 @@ class Judge:
         self._chosen: dict[_Situation, _Choice] = {}
         self._applicable: dict[tuple[str, bool, tuple[bool, ...]], list[_Check]] = {}  # those of a situation but for its bits
         self._last: Counter[str] = Counter()  # asked at the moment that ended a run
-        self._whole = frozenset(h for h in Happening if all(check.applies_to(h) for check in self.checks if check.reads))
+        self._whole = frozenset(h.value for h in Happening if all(check.applies_to(h) for check in self.checks if check.reads))
         self._held_of: Snapshot | None = None  # the last snapshot of which every predicate that declares its columns held
 
     @property
@@ -91,24 +91,35 @@ class Judge:
         A predicate that declares what it reads is not asked again where nothing of that changed since it held: never at an
         audit, and only if it held of this moment's very `before`.
         """
-        before, after, happening, is_audit = moment.before, moment.after, moment.happening, moment.is_audit
+        before, after, is_audit, name = moment.before, moment.after, moment.is_audit, moment.happening._value_
         is_known = before is self._held_of and not is_audit
-        changed = moment.view.changed if is_known else EVERY_COLUMN
+        try:
+            view = moment.view
+            evidence = view.evidence
+        except Exception as error:
+            what = f"raised {type(error).__name__}: {error}"
+            raise CheckerCrashed(f"what a moment holds must be seen before it is judged, but looking {what}") from error
+        changed = view.changed if is_known else EVERY_COLUMN
         missing = tuple(map(is_, self._needed(moment), _NONE))
-        situation = (happening._value_, before is after and not is_audit, changed, missing, _evidence_of(moment))
+        situation = (name, before is after and not is_audit, changed, missing, evidence)
         choice = self._chosen.get(situation)
         if choice is None:
-            choice = self._chosen[situation] = _Choice(self._choose(happening, situation))
+            choice = self._chosen[situation] = _Choice(self._choose(moment.happening, situation))
         self._held_of = None
         try:
-            found = next(filter(None, map(call, choice.judges, repeat(moment))), None)
+            for judge in choice.judges:
+                found = judge(moment)
+                if found is not None:
+                    break
+            else:
+                found = None
         except Exception as error:
             raise self._crashed(choice, moment, error) from error
         if found is not None:
             self._count(choice, moment)
             return found
         choice.times += 1
-        if happening in self._whole and (is_known or before is not after or is_audit):
+        if name in self._whole and (is_known or before is not after or is_audit):
             self._held_of = after
         return None
 
@@ -144,11 +155,3 @@ class Judge:
             ]
         lacking = ~evidence
         return tuple([c for c in applicable if not c.evidence & lacking and (not c.reads or c.reads & changed)])
-
-
-def _evidence_of(moment: Moment) -> int:
-    try:
-        return moment.view.evidence
-    except Exception as error:
-        what = f"raised {type(error).__name__}: {error}"
-        raise CheckerCrashed(f"what a moment holds must be seen before it is judged, but looking {what}") from error

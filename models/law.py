@@ -243,10 +243,10 @@ class Law:
                 continue
             if end > len(pairs):
                 pairs = self._grow(end)
-            tokens, words, known = track.tokens, track.words, track.layer_one
+            words, known = track.words, track.layer_one
             total, digest = track.total, digests[-1] if start else 0
-            for position in range(start, end):
-                a = known.get(position << 32 | tokens[position])
+            for position, token, (u, v) in zip(range(start, end), track.tokens[start:end], pairs[start:end], strict=True):
+                a = known.get(position << 32 | token)
                 if a is None:
                     a = self._layer_one_at(track, position)
                 total = (total + a) & _MASK
@@ -258,7 +258,6 @@ class Law:
                 z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
                 z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
                 b = z ^ (z >> 31)
-                u, v = pairs[position]
                 digest = (digest + u * a + v * b) & _MASK
                 words.append(a)
                 words.append(b)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import fields, replace
+from itertools import islice
+from random import Random
 from typing import Any
 
 import pytest
 
-from engine_under_test.types import SequenceSnapshot, Snapshot
+from engine_under_test.types import SequenceSnapshot, Snapshot, Status
+from models.build import target_from
 from models.judging import Judge
-from properties.invariants import ALL, Predicate, reading
+from models.walk import small_shape, walk_ops
+from models.world import World
+from properties.invariants import ALL, Predicate, view
 from properties.invariants.example_moments import GOOD
 from properties.invariants.examples import changed
 from properties.invariants.predicate import SEQUENCES, TABLES
@@ -163,7 +169,7 @@ def test_a_predicate_looks_at_nothing_that_it_does_not_declare(
     predicate: Predicate, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where its columns stand still: then its answer is one of `after`, in these columns."""
-    monkeypatch.setattr(reading, "_RECENT", {})  # what others have had derived is no help
+    monkeypatch.setattr(view, "_LAST", [None])  # what others have had derived is no help
     moment = GOOD[name]
     hidden: dict[str, Any] = {
         field.name: Untouchable() for field in fields(Snapshot) if field.name not in (*predicate.reads, *FRAME)
@@ -194,3 +200,41 @@ def test_a_predicate_looks_at_nothing_that_it_does_not_declare(
         is_audit=False,
     )
     assert predicate.check(moment) is None
+
+
+OF_FRESH = ("lengths_are_ordered", "transitions_are_legal", "tables_equal_a_recount", "results_move_their_own_rows_only")
+SPOILT: dict[str, Any] = {
+    "epoch": lambda epoch: epoch - 1,
+    "status": lambda _status: Status.FINISHED,
+    "visible_len": lambda length: length + 1,
+    "committed_len": lambda length: length - 1,
+    "scheduled_len": lambda length: length + 1,
+    "table": lambda table: table[:-1],
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_fresh_is_judged_as_if_everything_were(seed: int) -> None:
+    """Random worlds, with one column of one choice spoilt at each moment: where every choice is another object than before,
+    predicates look at all of them, and find what they find where they look at those that are another object only."""
+    rng, found, shape = Random(seed), Counter[str](), small_shape(seed)
+    predicates = [predicate for predicate in ALL if predicate.check.__name__ in OF_FRESH]
+
+    def look(moment: Moment) -> None:
+        if not moment.after.running:
+            return
+        number, column = rng.randrange(len(moment.after.running)), rng.choice(list(SPOILT))
+        spoilt = changed(moment, ("after", "running", number, column), SPOILT[column])
+        after = spoilt.after
+        anew = {name: tuple(SequenceSnapshot._make(s) for s in getattr(after, name)) for name in SEQUENCES}
+        whole = replace(spoilt, after=replace(after, **anew))
+        for predicate in predicates:
+            if predicate.applies(moment):
+                verdict = predicate.check(spoilt)
+                assert verdict == predicate.check(whole)
+                found[predicate.check.__name__] += verdict is not None
+
+    world = World(target_from(shape.spec()), on_moment=look)
+    world.run(islice(walk_ops(seed, shape), 150))
+    assert world.violation is None
+    assert min(found[name] for name in OF_FRESH) >= 5

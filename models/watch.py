@@ -106,13 +106,17 @@ class Watch:
     def _set_unsettled(self, flights: dict[int, Flight]) -> None:
         """Plans whose fence has not passed, and what they use and write: new mappings, since moments keep the old ones."""
         self._unsettled = flights
+        self._seen_unsettled: tuple[int, ...] | None = None  # the target's word of them that was judged last
         self._uses = {plan_id: flight.uses for plan_id, flight in flights.items()}
         self._writes = {plan_id: flight.writes for plan_id, flight in flights.items()}
 
     def _settled(self, after: Snapshot) -> Violation | None:
         """Plans whose fence has passed leave; none may before its work was done, or while fences are held."""
         unsettled = after.unsettled if self._caps.has_fences else after.plans
+        if unsettled is self._seen_unsettled:
+            return None
         if self._unsettled.keys() <= set(unsettled):
+            self._seen_unsettled = unsettled
             return None
         left = [flight for plan_id, flight in self._unsettled.items() if plan_id not in unsettled]
         self._set_unsettled({plan_id: flight for plan_id, flight in self._unsettled.items() if plan_id in unsettled})
@@ -197,7 +201,7 @@ class Watch:
         self.violation = self.violation or wrong or settled_early
         if self._on_moment is not None:
             self._on_moment(moment)
-        moment.__dict__.pop("view", None)  # which knows the moment: in a circle, both and their snapshots would stay for long
+        del moment.view  # which knows the moment: in a circle, both and their snapshots would stay for long
 
     def note_counters(self) -> None:
         """The target's own totals, as they are now, go into the history."""

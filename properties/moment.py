@@ -185,16 +185,20 @@ class Happening(StrEnum):
 
 
 class _Viewed:
-    """`Moment.view`: made when somebody first asks for it; from then on it stands in the moment's own dictionary."""
+    """`Moment.view`: made when somebody first asks for it; from then on it is the moment's own."""
 
     _make: Callable[[Moment], View] | None = None
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
 
     def __get__(self, moment: Moment, _kind: type) -> View:
         if self._make is None:
             from properties.invariants.view import view_of  # which imports this module
 
             self._make = view_of
-        found = moment.__dict__["view"] = self._make(moment)
+        found = self._make(moment)
+        setattr(moment, self._name, found)
         return found
 
 

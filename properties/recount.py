@@ -6,8 +6,6 @@ Owns the rule of which event counts as what; never reads a counter or a table.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import compress, repeat
-from operator import is_, itemgetter
 from typing import Final
 
 from engine_under_test.events import Counters, Event, EventKind
@@ -31,14 +29,18 @@ class Recount:
         self._copies.clear()
 
     def add(self, events: Sequence[Event]) -> None:
-        """Events of two kinds, by far the most, are added up in one go."""
-        kinds, counters = list(map(_kind_of, events)), self.counters
-        counters.emitted_tokens += sum(compress(map(_tokens_of, events), map(is_, kinds, _ALL_EMITTED)))
-        counters.scheduled_tokens += sum(compress(map(_tokens_of, events), map(is_, kinds, _ALL_SCHEDULED)))
-        rules = list(map(_RULE_OF.get, map(id, kinds)))  # an identity is quick to hash
-        for rule, event in compress(zip(rules, events, strict=True), rules):
-            assert rule is not None
-            rule(self, event)
+        """Events of two kinds are by far the most."""
+        counters, rule_of = self.counters, _RULE_OF.get
+        for event in events:
+            kind = event[0]
+            if kind is _EMITTED:
+                counters.emitted_tokens += event[4]
+            elif kind is _SCHEDULED:
+                counters.scheduled_tokens += event[4]
+            else:
+                rule = rule_of(id(kind))  # an identity is quick to hash, a member of an enumeration is not
+                if rule is not None:
+                    rule(self, event)
 
 
 def recount(events: Sequence[Event]) -> Counters:
@@ -114,8 +116,7 @@ def _released(to: Recount, event: Event) -> None:
         to.tables.pop(event.row, None)
 
 
-_ALL_EMITTED, _ALL_SCHEDULED = repeat(EventKind.EMITTED), repeat(EventKind.SCHEDULED)
-_kind_of, _tokens_of = itemgetter(0), itemgetter(4)
+_EMITTED, _SCHEDULED = EventKind.EMITTED, EventKind.SCHEDULED
 _RULES: Final = {
     EventKind.ACCEPTED: _one("accepted"),
     EventKind.REFUSED: _one("refused"),

@@ -7,7 +7,6 @@ from typing import Final
 from engine_under_test.caps import Caps
 from engine_under_test.types import Plan
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import reading
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -82,7 +81,7 @@ def proposers_keep_what_stands(moment: Moment) -> Violation | None:
     assert moment.kept_drafts is not None
     if moment.strange_drafts:
         return violation("SC-13", "the proposer", moment.strange_drafts[0], "what stands of each row, as it was told")
-    live = reading(moment.after).by_row
+    live = moment.view.after.by_row
     if gone := [row for row in moment.kept_drafts if row not in live]:
         row = min(gone)
         return violation("SC-13", row_named(row), "kept by the proposer", "nothing: its epoch is over")

@@ -9,7 +9,6 @@ from engine_under_test.caps import Caps
 from engine_under_test.events import EventKind
 from engine_under_test.types import PrefixEntry
 from properties.invariants.predicate import Predicate, blocks_named, predicate, violation
-from properties.invariants.reading import reading
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -64,7 +63,7 @@ def least_recently_used_goes_first(moment: Moment) -> Violation | None:
 
 
 def _by_release(moment: Moment, evicted: frozenset[int]) -> Violation | None:
-    released_at, held = moment.facts.released_at, reading(moment.after).held
+    released_at, held = moment.facts.released_at, moment.view.after.held
     gone = [(at, block) for block in evicted if (at := released_at(block)) is not None]
     kept = [(at, block) for block in moment.after.cached if block not in held and (at := released_at(block)) is not None]
     if gone and kept and max(gone)[0] > min(kept)[0]:

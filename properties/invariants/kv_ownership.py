@@ -12,7 +12,7 @@ from engine_under_test.caps import Caps, ReferenceModel
 from engine_under_test.events import EventKind
 from engine_under_test.types import PADDING_BLOCK
 from properties.invariants.predicate import HOLDERS, Predicate, blocks_named, predicate, violation
-from properties.invariants.reading import Reading, reading
+from properties.invariants.reading import Reading
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -24,12 +24,12 @@ def blocks_are_conserved(moment: Moment) -> Violation | None:
     out of quarantine: it is held again.
     Source: Kwon et al., Efficient Memory Management for LLM Serving with PagedAttention, SOSP 2023, section 4.2.
     """
-    now, quarantined = reading(moment.after), moment.after.quarantined.keys()
-    if now.has_free_held or not (now.placed.isdisjoint(quarantined) if quarantined else True):
+    now, quarantined = moment.view.after, moment.after.quarantined.keys()
+    placed = now.free | now.held
+    if now.has_free_held or (quarantined and not placed.isdisjoint(quarantined)):
         return _in_two_states(now, quarantined)
     first = 1 if moment.caps.has_padding else 0
     pool = _pool(first, moment.after.num_blocks)
-    placed = now.placed
     if quarantined or moment.caps.evicts_on_demand:
         placed = placed.union(quarantined, moment.after.cached if moment.caps.evicts_on_demand else ())
     if placed == pool:
@@ -64,10 +64,10 @@ def reference_counts_are_true(moment: Moment) -> Violation | None:
     counts = after.ref_counts
     if counts is None:
         return None
-    now = reading(after)
-    if now.holder_counts == counts:
+    now = moment.view.after
+    if _are_named_once(now, counts) or now.holder_counts == counts:
         return None
-    holders = Counter(chain(*now.tables, *after.reservations.values(), after.pinned))
+    holders = Counter(now.named)
     for block, count in enumerate(counts):
         if count != holders[block] and not (block == PADDING_BLOCK and moment.caps.has_padding):
             names = [f"{s.request_id}/{s.choice}" for s in after.sequences() if block in s.table]
@@ -77,13 +77,24 @@ def reference_counts_are_true(moment: Moment) -> Violation | None:
     return None
 
 
+def _are_named_once(now: Reading, counts: tuple[int, ...]) -> bool:
+    """Each block that is named is named once and counted once, and no other is counted."""
+    named = now.named
+    if len(named) != len(now.held) or sum(counts) != len(named) or min(counts, default=0) < 0 or min(named, default=0) < 0:
+        return False
+    num_counts, others = len(counts), 0
+    for block in named:
+        others += block >= num_counts or counts[block] != 1
+    return others == 0
+
+
 def blocks_are_freed_once(moment: Moment) -> Violation | None:
     """KV-4: no block stands in the free queue twice.
 
     Source: mini-sglang pull 111 (an abort and an end in one overlapped iteration freed a request twice).
     """
     free = moment.after.free
-    if len(free) == len(reading(moment.after).free):
+    if len(free) == len(moment.view.after.free):
         return None
     twice = [block for block, count in Counter(free).items() if count > 1]
     return violation("KV-4", blocks_named(twice), "in the free queue more than once", "once for each acquisition")
@@ -154,9 +165,11 @@ def padding_belongs_to_nobody(moment: Moment) -> Violation | None:
 
     Source: rvllm pull 32 (padded rows wrote the KV of a live slot 0).
     """
-    after, now = moment.after, reading(moment.after)
-    if PADDING_BLOCK in now.placed:
-        return _padding_is("held" if PADDING_BLOCK in now.held else "free")
+    after, now = moment.after, moment.view.after
+    if PADDING_BLOCK in now.held:
+        return _padding_is("held")
+    if PADDING_BLOCK in now.free:
+        return _padding_is("free")
     if PADDING_BLOCK in after.cached:
         return _padding_is("cached")
     return _padding_is("quarantined") if PADDING_BLOCK in after.quarantined else None

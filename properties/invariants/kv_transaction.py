@@ -9,7 +9,6 @@ from typing import Final
 from engine_under_test.caps import Caps
 from engine_under_test.types import PrefixEntry, Snapshot
 from properties.invariants.predicate import SEQUENCES, Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.reading import reading
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -21,7 +20,7 @@ def lengths_are_ordered(moment: Moment) -> Violation | None:
     Source: engine_under_test/types.py, SequenceSnapshot; lmdeploy pull 4685 (a length counted twice).
     """
     size, seen, most = moment.after.block_size, moment.view, 1 + moment.caps.max_drafts
-    for s in seen.after.sequences if moment.is_audit else [s for _, s in seen.fresh]:
+    for s in seen.after.sequences if moment.is_audit else seen.fresh_now:
         _, _, _, _, _, _, visible, committed, scheduled, allocated, table, reserved, plans = s
         if (
             0 <= committed <= scheduled <= allocated <= (len(table) + len(reserved)) * size
@@ -38,9 +37,9 @@ def lengths_are_ordered(moment: Moment) -> Violation | None:
             return violation("KV-5", row_named(s.row_id), found, expected)
         if not s.plans and scheduled != committed:
             return violation("KV-5", row_named(s.row_id), f"idle with scheduled {scheduled}", f"committed, {committed}")
-        if committed >= s.visible_len or scheduled >= s.visible_len + len(s.plans) * most:
-            found = f"committed {committed}, scheduled {scheduled} of {s.visible_len} visible"
-            expected = f"at most {s.visible_len - 1} and {most} more a plan in flight"
+        if committed >= visible or scheduled >= visible + len(s.plans) * most:
+            found = f"committed {committed}, scheduled {scheduled} of {visible} visible"
+            expected = f"at most {visible - 1} and {most} more a plan in flight"
             return violation("KV-5", row_named(s.row_id), found, expected)
     return None
 
@@ -123,7 +122,7 @@ def abandon_returns_blocks_empty(moment: Moment) -> Violation | None:
     left = [plan_id for plan_id in moment.before.plans if plan_id in plans and gone and plan_id > min(gone)]
     if left:
         return violation("KV-12", f"plan {left[0]}", f"in flight though plan {min(gone)} was abandoned", "abandoned with it")
-    now = reading(moment.after)
+    now = moment.view.after
     for step in moment.abandoned:
         plan_id = step.plan.plan_id
         if plan_id in plans or plan_id in moment.after.reservations:

@@ -118,7 +118,7 @@ def shared_blocks_are_copied_on_write(moment: Moment) -> Violation | None:
     """
     assert moment.planned is not None
     reservation, size, seen = moment.planned.reservation, moment.after.block_size, moment.view
-    counts = seen.after.holder_counts
+    named = seen.after.named
     rows = zip(seen.planned_after, moment.planned.plan.starts, reservation.tables, reservation.new_blocks, strict=True)
     for sequence, start, table, new in rows:
         number, offset = divmod(start, size)
@@ -126,8 +126,7 @@ def shared_blocks_are_copied_on_write(moment: Moment) -> Violation | None:
             continue
         owned, written = sequence.table[number], table[number]
         if written == owned:
-            is_alone = counts is not None and counts[owned] < 2
-            if not is_alone and (others := _sharers(moment, sequence, owned)):
+            if named.count(owned) > 1 and (others := _sharers(moment, sequence, owned)):
                 found = f"writes into block {owned}, shared with {others}"
                 return violation("KV-11", row_named(sequence.row_id), found, "a copy of it")
         elif written in new and not _is_copied(reservation.copies, owned, written, offset):

@@ -1,15 +1,15 @@
 """What several predicates derive from the same snapshot or plan, derived once.
 
-Owns sets and look-ups, remembered for the last few snapshots and plans by identity (one moment's `after` is the next one's
-`before`). Judges nothing; forgetting everything would change the cost and nothing else.
+Owns sets and look-ups; those of the last few plans are remembered by identity. Judges nothing; forgetting everything would
+change the cost and nothing else.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, repeat
-from operator import add, attrgetter, itemgetter
+from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from engine_under_test.types import Plan, SequenceSnapshot, Snapshot
@@ -19,20 +19,16 @@ RowKey = tuple[str, int, int, int]  # the same, and the epoch: equal to the RowI
 
 T = TypeVar("T")
 
-OF_QUEUE: Final = ("free",)  # what a Reading derives from the free queue alone, from choices, from tables
-OF_SEQUENCES: Final = ("sequences", "choices", "by_choice", "by_row", "tables", "table_counts")
-OF_TABLES: Final = ("table_counts",)
-
-_choice_of = itemgetter(slice(3))  # of a RowId, a SequenceSnapshot: their columns begin with what identifies the choice
-_row_of = itemgetter(slice(4))
-_table_of: Callable[[SequenceSnapshot], tuple[int, ...]] = itemgetter(SequenceSnapshot._fields.index("table"))
-_request_id_of = attrgetter("request_id")
-_nothing: Final[frozenset[int]] = frozenset()
+COLUMNS: Final = (
+    "free", "cached", "ref_counts", "reservations", "pinned", "quarantined", "plans", "unsettled", "waiting", "running",
+)  # fmt: skip
+_columns_of = attrgetter(*COLUMNS, "generation", "cache_generation", "block_size", "num_blocks")
 
 
 class Derived(Generic[T]):
-    """An attribute that is derived when somebody first asks for it. From then on it stands in its owner's dictionary, where
-    it is found without asking here: `functools.cached_property` without the lock."""
+    """An attribute that is derived when somebody first asks for it. From then on it is the owner's own, found without asking
+    here: `functools.cached_property` without the lock, and without a dictionary, which the interpreter makes for an object
+    only when somebody asks for it."""
 
     __slots__ = ("_derive", "_name")
 
@@ -43,38 +39,83 @@ class Derived(Generic[T]):
         self._name = name
 
     def __get__(self, owner: Any, _kind: type) -> T:
-        found = owner.__dict__[self._name] = self._derive(owner)
+        found = self._derive(owner)
+        setattr(owner, self._name, found)
         return found
 
 
 class Reading:
-    """A snapshot's live choices by identity and its blocks by holder."""
+    """A snapshot's live choices by identity and its blocks by holder.
+
+    ``columns``: those in which two snapshots may differ.
+    """
+
+    knows_choices = False  # the four that come from the choices are derived, all at once
+    knows_queue = False  # `free` is derived
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self.columns = _columns_of(snapshot)
+
+    def _read_choices(self) -> None:
+        sequences = self.snapshot.running + self.snapshot.waiting
+        self._set_choices(
+            sequences,
+            [s[:3] for s in sequences],  # the columns of a choice begin with what identifies it
+            {s[:4]: s for s in sequences},
+            [s.table for s in sequences if s.table],
+        )
+
+    def _set_choices(
+        self,
+        sequences: tuple[SequenceSnapshot, ...],
+        choices: list[ChoiceKey],
+        by_row: dict[RowKey, SequenceSnapshot],
+        tables: list[tuple[int, ...]],
+    ) -> None:
+        self.sequences, self.choices, self.by_row, self.tables = sequences, choices, by_row, tables
+        self.knows_choices = True
+
+    def take_over_choices(self, earlier: Reading) -> None:
+        """What an earlier snapshot, equal in what these come from, has had derived."""
+        if earlier.knows_choices:
+            self._set_choices(earlier.sequences, earlier.choices, earlier.by_row, earlier.tables)
+
+    def take_over_queue(self, earlier: Reading) -> None:
+        if earlier.knows_queue:
+            self.free, self.knows_queue = earlier.free, True
 
     @Derived
     def sequences(self) -> tuple[SequenceSnapshot, ...]:
-        return self.snapshot.running + self.snapshot.waiting
+        self._read_choices()
+        return self.sequences
 
     @Derived
     def choices(self) -> list[ChoiceKey]:
         """Which choice each of `sequences` is."""
-        return list(map(_choice_of, self.sequences))
-
-    @Derived
-    def by_choice(self) -> dict[ChoiceKey, SequenceSnapshot]:
-        return dict(zip(self.choices, self.sequences, strict=True))
+        self._read_choices()
+        return self.choices
 
     @Derived
     def by_row(self) -> dict[RowKey, SequenceSnapshot]:
         """By identity, epoch included."""
-        return dict(zip(map(_row_of, self.sequences), self.sequences, strict=True))
+        self._read_choices()
+        return self.by_row
 
     @Derived
     def tables(self) -> list[tuple[int, ...]]:
         """Those of live choices that name a block."""
-        return list(filter(None, map(_table_of, self.sequences)))
+        self._read_choices()
+        return self.tables
+
+    @Derived
+    def free(self) -> frozenset[int]:
+        self.knows_queue = True
+        return frozenset(self.snapshot.free)
+
+    @Derived
+    def by_choice(self) -> dict[ChoiceKey, SequenceSnapshot]:
+        return dict(zip(self.choices, self.sequences, strict=True))
 
     @Derived
     def table_counts(self) -> Counter[int]:
@@ -82,40 +123,29 @@ class Reading:
         return Counter(chain.from_iterable(self.tables))
 
     @Derived
+    def named(self) -> list[int]:
+        """The blocks that tables, plans in flight and pins name, as often as they name them."""
+        return list(chain(*self.tables, *self.snapshot.reservations.values(), self.snapshot.pinned))
+
+    @Derived
     def held(self) -> frozenset[int]:
         """Named by a table, held by a plan in flight, or pinned."""
-        return _nothing.union(*self.tables, *self.snapshot.reservations.values(), self.snapshot.pinned)
+        return frozenset(self.named)
 
     @Derived
     def holder_counts(self) -> tuple[int, ...] | None:
         """For each physical block, how many tables, reservations and pins name it; None if one names a block of no pool."""
-        snapshot = self.snapshot
-        counts = Counter(chain(*self.tables, *snapshot.reservations.values(), snapshot.pinned))
-        blocks = range(snapshot.num_blocks + 1)
-        if counts and not (min(counts) >= 0 and max(counts) in blocks):
+        named, counts = self.named, [0] * (self.snapshot.num_blocks + 1)
+        if named and not 0 <= min(named) <= max(named) < len(counts):
             return None
-        return tuple(map(counts.get, blocks, repeat(0)))
+        for block in named:
+            counts[block] += 1
+        return tuple(counts)
 
     @Derived
-    def free(self) -> frozenset[int]:
-        return frozenset(self.snapshot.free)
-
-    @Derived
-    def placed(self) -> frozenset[int]:
-        """Free or held."""
-        return self.free | self.held
-
-    @property
     def has_free_held(self) -> bool:
         """True if some block is both free and held."""
-        return len(self.placed) != len(self.free) + len(self.held)
-
-    def take_over(self, earlier: Reading, names: Iterable[str]) -> None:
-        """What an earlier snapshot, equal in the columns that these come from, has had derived."""
-        known, own = earlier.__dict__, self.__dict__
-        for name in names:
-            if name in known:
-                own[name] = known[name]
+        return not self.free.isdisjoint(self.held)
 
 
 class PlanReading:
@@ -123,10 +153,17 @@ class PlanReading:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.names = list(map(_request_id_of, plan.requests))
-        self.rows: list[RowKey] = list(zip(self.names, plan.choices, plan.incarnations, plan.epochs, strict=True))
-        self.choices: list[ChoiceKey] = list(zip(self.names, plan.choices, plan.incarnations, strict=True))
-        self.ends = list(map(add, plan.starts, plan.num_tokens))  # behind the last position that each row computes
+        self.names: list[str] = []
+        self.rows: list[RowKey] = []
+        self.choices: list[ChoiceKey] = []
+        self.ends: list[int] = []  # behind the last position that each row computes
+        identities, work = (plan.requests, plan.choices, plan.incarnations, plan.epochs), (plan.starts, plan.num_tokens)
+        for request, choice, incarnation, epoch, start, count in zip(*identities, *work, strict=True):
+            name = request.request_id
+            self.names.append(name)
+            self.rows.append((name, choice, incarnation, epoch))
+            self.choices.append((name, choice, incarnation))
+            self.ends.append(start + count)
         self.has_hits = any(plan.hit_blocks)
 
     @Derived
@@ -143,20 +180,8 @@ class PlanReading:
         return [end + max(len(found) - 1, 0) for end, found in zip(self.known_ends, tokens, strict=True)]
 
 
-_RECENT: Final[dict[int, Reading]] = {}  # by the identity of the snapshot, which a reading keeps alive
-_NUM_RECENT: Final = 4
-_PLANS: Final[dict[int, PlanReading]] = {}  # likewise
+_PLANS: Final[dict[int, PlanReading]] = {}  # by the identity of the plan, which a reading keeps alive
 _NUM_PLANS: Final = 8
-
-
-def reading(snapshot: Snapshot) -> Reading:
-    known = _RECENT.get(id(snapshot))
-    if known is not None:
-        return known
-    made = _RECENT[id(snapshot)] = Reading(snapshot)
-    if len(_RECENT) > _NUM_RECENT:
-        del _RECENT[next(iter(_RECENT))]
-    return made
 
 
 def plan_reading(plan: Plan) -> PlanReading:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from engine_under_test.events import EventKind
-from engine_under_test.types import RowId
+from engine_under_test.types import RowId, SequenceSnapshot
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import ChoiceKey
+from properties.invariants.reading import ChoiceKey, RowKey
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
 
@@ -36,15 +36,28 @@ def results_move_their_own_rows_only(moment: Moment) -> Violation | None:
     if moved is None:
         return None
     seen = moment.view
-    before, after = seen.before.by_row, seen.after.by_row
-    of_plan = [(before.get(row), after.get(row)) for row in moved]
-    for was, now in (*of_plan, *seen.fresh):
-        if was is None or now is None:
+    num_moved = 0
+    for was, now in zip(seen.fresh_before, seen.fresh_now, strict=True):
+        if was is None:
             continue
-        found, expected = (now.committed_len, now.visible_len - was.visible_len), moved.get(now[:4]) or (was.committed_len, 0)
-        if found != expected:
-            return violation("SC-1", row_named(was.row_id), _shown(found), f"{_shown(expected)}, as plan and result say")
+        expected = moved.get(now[:4])
+        if expected is not None:
+            num_moved += 1
+        if (now.committed_len, now.visible_len - was.visible_len) != (expected or (was.committed_len, 0)):
+            return _moved_wrongly(was, now, moved)
+    if num_moved == len(moved):
+        return None
+    before, after = seen.before.by_row, seen.after.by_row
+    for row, expected in moved.items():  # those of the plan that are as they were
+        same = before.get(row)
+        if same is not None and same is after.get(row) and expected != (same.committed_len, 0):
+            return _moved_wrongly(same, same, moved)
     return None
+
+
+def _moved_wrongly(was: SequenceSnapshot, now: SequenceSnapshot, moved: Mapping[RowKey, Progress]) -> Violation:
+    found, expected = (now.committed_len, now.visible_len - was.visible_len), moved.get(now[:4], (was.committed_len, 0))
+    return violation("SC-1", row_named(was.row_id), _shown(found), f"{_shown(expected)}, as plan and result say")
 
 
 def outputs_are_the_tokens_of_their_rows(moment: Moment) -> Violation | None:

@@ -13,7 +13,6 @@ from engine_under_test.caps import ReferenceModel
 from engine_under_test.events import Counters
 from engine_under_test.types import FinishReason, Output, RowId, SequenceSnapshot, Status
 from properties.invariants.predicate import SEQUENCES, Predicate, blocks_named, predicate, row_named, violation
-from properties.invariants.reading import reading
 from properties.moment import ChoiceFacts, Happening, Moment
 from properties.recount import differences
 from properties.verdict import Violation
@@ -25,7 +24,8 @@ def transitions_are_legal(moment: Moment) -> Violation | None:
     Source: Kwon et al., SOSP 2023, section 4.5; tenstorrent vllm pull 326 (resumed requests taken for decodes).
     """
     seen = moment.view
-    for same, now in seen.fresh:  # who is new here, or under a new epoch, may have been another before
+    # who is new here, or under a new epoch, may have been another before
+    for same, now in zip(seen.fresh_before, seen.fresh_now, strict=True):
         was = same if same is not None else seen.before.by_choice.get(now[:3])
         if was is None or (was.status is now.status and was.epoch == now.epoch):
             continue
@@ -47,7 +47,7 @@ def ended_choices_stay_ended(moment: Moment) -> Violation | None:
 
     Source: lmdeploy pull 4654 (a cancel overwrote the terminal status).
     """
-    shown, live = reading(moment.after).choices, moment.facts.live()
+    shown, live = moment.view.after.choices, moment.facts.live()
     if not all(map(live.__contains__, shown)):
         strange = set(shown) - live.keys()
         request_id, choice, incarnation = min(strange)
@@ -78,7 +78,7 @@ def nobody_vanishes_without_an_end(moment: Moment) -> Violation | None:
     Source: sglang #36333 (an abort that reached nobody), vllm pull 15043.
     """
     for request_id, choice, incarnation in moment.facts.live():
-        if (request_id, choice, incarnation) not in reading(moment.after).by_choice:
+        if (request_id, choice, incarnation) not in moment.view.after.by_choice:
             subject = f"request {request_id}, choice {choice} (incarnation {incarnation})"
             return violation("SC-5", subject, "gone from the target without an end", "exactly one terminal event")
     return None
@@ -104,7 +104,7 @@ def aborted_requests_leave_at_once(moment: Moment) -> Violation | None:
     """
     if moment.request is None or not moment.is_accepted:
         return None
-    for s in reading(moment.after).sequences:
+    for s in moment.view.after.sequences:
         if s.request_id == moment.request.request_id:
             return violation("SC-6", row_named(s.row_id), f"{s.status} behind its abort", "ended")
     return None
@@ -232,7 +232,7 @@ def tables_equal_a_recount(moment: Moment) -> Violation | None:
     """
     told, seen = moment.told_tables, moment.view
     assert told is not None
-    for s in seen.after.sequences if moment.is_audit else [s for _, s in seen.fresh]:
+    for s in seen.after.sequences if moment.is_audit else seen.fresh_now:
         if told.get(_row_of(s), ()) != s.table:
             expected = f"{told.get(s.row_id, ())}, by the events"
             return violation("SC-14", f"table of {row_named(s.row_id)}", s.table, expected)

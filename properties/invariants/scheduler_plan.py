@@ -8,7 +8,7 @@ from typing import Final
 from engine_under_test.caps import Caps, DeclaredOrder, VictimSet
 from engine_under_test.types import Plan, SequenceSnapshot
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
-from properties.invariants.reading import ChoiceKey, reading
+from properties.invariants.reading import ChoiceKey
 from properties.moment import ChoiceFacts, Happening, Moment
 from properties.verdict import Violation
 
@@ -149,7 +149,7 @@ def plans_are_not_empty_without_reason(moment: Moment) -> Violation | None:
         return None
     if not moment.view.has_same_rows:  # somebody ended or was preempted in this verb: the next one is judged
         return None
-    after, now = moment.after, reading(moment.after)
+    after, now = moment.after, moment.view.after
     available = len(now.free)
     if moment.caps.evicts_on_demand:
         available += len(after.cached.keys() - now.held - now.free)
@@ -185,7 +185,7 @@ def everything_ends(moment: Moment) -> Violation | None:
 
     Source: Lamport, Proving the Correctness of Multiprocess Programs, 1977 (liveness); vllm #39734.
     """
-    if left := reading(moment.after).choices:
+    if left := moment.view.after.choices:
         return violation("SC-7", f"request {left[0][0]}, choice {left[0][1]}", "live behind the drain", "ended")
     return None
 
@@ -214,7 +214,7 @@ def nobody_is_overtaken_too_often(moment: Moment) -> Violation | None:
     overtaken = moment.facts.overtaken()
     if not overtaken or max(overtaken.values()) <= moment.caps.overtake_bound:
         return None
-    shown = reading(moment.after).by_choice  # a choice still to be forked from its first one does not stand in the queue
+    shown = moment.view.after.by_choice  # a choice still to be forked from its first one does not stand in the queue
     key = max((key for key in overtaken if key in shown), key=overtaken.__getitem__, default=None)
     if key is not None and (worst := overtaken[key]) > moment.caps.overtake_bound:
         found, expected = f"overtaken {worst} times", f"at most {moment.caps.overtake_bound}, the stated bound"
@@ -244,7 +244,7 @@ def _victims_out_of_order(moment: Moment, victims: list[SequenceSnapshot]) -> Vi
     by_priority = caps.order is DeclaredOrder.PRIORITY
     aged = moment.facts.came_of_age() if by_priority else ()
     rank = {key: (facts.request.priority * by_priority, number) for number, (key, facts) in enumerate(live.items())}
-    now, gone = reading(moment.after).by_row, {_key(s) for s in victims}
+    now, gone = moment.view.after.by_row, {_key(s) for s in victims}
     kept = [s for s in moment.before.running if _key(s) in rank and _key(s) not in gone and s[:4] in now]
     first = min(victims, key=lambda s: rank.get(_key(s), (0, 0)))
     expected = f"victims as declared: {caps.victims.value}"
@@ -282,7 +282,7 @@ def declared_victims_were_preempted(moment: Moment) -> Violation | None:
     """
     assert moment.planned is not None
     for row in moment.planned.preempted:
-        if row in reading(moment.after).by_row:
+        if row in moment.view.after.by_row:
             return violation("SC-9", row_named(row), "named as preempted, its epoch goes on", "a new epoch, or its end")
     return None
 

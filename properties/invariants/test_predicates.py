@@ -164,6 +164,13 @@ BAD = (
     Bad("results_are_applied_in_plan_order", "plan 5 is passed over", "landed", (*_AFTER, "plans"), (5,)),
     Bad("results_move_their_own_rows_only", "two rows are swapped", "landed", (*_RUN, 1, "visible_len"), 10),
     Bad("results_move_their_own_rows_only", "somebody else moves", "late", (*_AFTER, "waiting", 0, "visible_len"), 10),
+    Bad(
+        "results_move_their_own_rows_only",
+        "a row of the plan is as it was",
+        "landed",
+        (*_RUN, 0),
+        GOOD["landed"].before.running[0],
+    ),
     Bad("outputs_are_the_tokens_of_their_rows", "another row's token", "delivered", ("outputs", 0, "token_ids"), (50,)),
     Bad("outputs_are_the_tokens_of_their_rows", "nobody's news", "delivered", ("outputs", 0, "incarnation"), 2),
     Bad("late_rows_are_dropped", "its token is emitted", "late", ("events", 0, "kind"), EventKind.EMITTED),

@@ -6,29 +6,24 @@ moment. Judges nothing. What comes from one snapshot alone stands in `reading`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import chain, compress, zip_longest
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, compress, repeat
 from operator import attrgetter, is_not, itemgetter
-from typing import Final
+from typing import Final, cast
 
 from engine_under_test.events import EventKind
-from engine_under_test.types import Output, PrefixEntry, RowId, SequenceSnapshot
+from engine_under_test.types import Output, PlannedStep, PrefixEntry, RowId, SequenceSnapshot
 from properties.invariants.reading import (
-    OF_QUEUE,
-    OF_SEQUENCES,
-    OF_TABLES,
+    COLUMNS,
     ChoiceKey,
     Derived,
     PlanReading,
     Reading,
+    RowKey,
     plan_reading,
-    reading,
 )
 from properties.moment import ChoiceFacts, Content, Happening, Moment
 
-COLUMNS: Final = (
-    "free", "cached", "ref_counts", "reservations", "pinned", "quarantined", "plans", "unsettled", "waiting", "running",
-)  # fmt: skip
 SEQUENCES: Final = ("running", "waiting")
 TABLES: Final = "tables"  # of `running` and `waiting` nothing but the tables
 BITS: Final = {column: 1 << number for number, column in enumerate((*COLUMNS, TABLES))}
@@ -36,11 +31,10 @@ BITS: Final = {column: 1 << number for number, column in enumerate((*COLUMNS, TA
 EVERY_COLUMN: Final = sum(BITS.values())
 _FREE, _CACHED, _RUNNING, _TABLES = BITS["free"], BITS["cached"], BITS["running"], BITS[TABLES]
 _SEQUENCES: Final = sum(BITS[column] for column in SEQUENCES)
-_NUMBERS: Final = range(len(COLUMNS))
-_columns_of = attrgetter(*COLUMNS)
-_frame_of = attrgetter("generation", "cache_generation", "block_size", "num_blocks")
+_MOST_CHANGED: Final = (1 << len(COLUMNS)) - 1  # beyond, another generation or pool
 
-_kind_of = itemgetter(0)  # of an Event
+_row_of = cast("Callable[[SequenceSnapshot], RowKey]", itemgetter(slice(4)))
+_NONE: Final = repeat(None)
 _reason_of = attrgetter("finish_reason")  # of an Output
 _nothing: Final[frozenset[int]] = frozenset()
 
@@ -93,40 +87,38 @@ class View:
 
     @Derived
     def changed(self) -> int:
-        """The columns in which the two snapshots differ, as bits; all of them across a generation. What is derived from the
-        others is taken over."""
-        before, after = self.moment.before, self.moment.after
-        if before is after:
+        """The columns in which the two snapshots differ, as bits; all of them across a generation."""
+        if self.before is self.after:
             return 0
-        if _frame_of(before) != _frame_of(after):
+        changed, bit = 0, 1
+        for one, other in zip(self.before.columns, self.after.columns, strict=True):
+            if one is not other and one != other:
+                changed |= bit
+            bit <<= 1
+        if changed > _MOST_CHANGED:
             return EVERY_COLUMN
-        changed = 0
-        one, other = _columns_of(before), _columns_of(after)
-        for number in compress(_NUMBERS, map(is_not, one, other)):
-            if one[number] != other[number]:
-                changed |= 1 << number
         earlier, now = self.before, self.after
-        if not changed & _SEQUENCES:
-            now.take_over(earlier, OF_SEQUENCES)
-        elif earlier.tables == now.tables:
-            now.take_over(earlier, OF_TABLES)
-        else:
-            changed |= _TABLES
         if not changed & _FREE:
-            now.take_over(earlier, OF_QUEUE)
+            now.take_over_queue(earlier)
+        if not changed & _SEQUENCES:
+            now.take_over_choices(earlier)
+        elif earlier.tables != now.tables:
+            changed |= _TABLES
         return changed
 
     @Derived
     def evidence(self) -> int:
         """What there is, as bits: see `bits_of`."""
         moment, facts = self.moment, self.moment.facts
-        found = self._evidence_of_plan() if moment.planned is not None else _NO_PLAN
-        if moment.before is not moment.after or moment.is_audit:
+        found = _NO_PLAN if moment.planned is None else self._evidence_of_plan(moment.planned)
+        if self.before is not self.after or moment.is_audit:
             found |= self._evidence_of_change()
         if moment.happening is Happening.LANDED:
             found |= _COMMITS_OR_CHANGED_INDEX
             if moment.landed is not None and moment.landed.plan.num_drafts:
                 found |= _DRAFTS
+        if moment.result is not None and self.late_rows:
+            found |= _LATE_ROWS
         if moment.outputs and any(map(_reason_of, moment.outputs)):
             found |= _TOLD_ENDS
         if moment.events:
@@ -135,28 +127,27 @@ class View:
                 found |= _TOLD_FREES
             if _PUBLISHED_EVENT in kinds:
                 found |= _TOLD_PUBLICATIONS
-        if moment.result is not None and self.late_rows:
-            found |= _LATE_ROWS
         if facts.outdated:
             found |= _OUTDATED
         return found
 
-    def _evidence_of_plan(self) -> int:
-        moment, facts, planned = self.moment, self.moment.facts, self.planned
-        found = 0
-        if planned.has_hits:
-            found = _HITS
-        if planned.plan.num_drafts:
+    def _evidence_of_plan(self, step: PlannedStep) -> int:
+        moment, facts, plan = self.moment, self.moment.facts, step.plan
+        found = _HITS if any(plan.hit_blocks) else 0
+        if plan.num_drafts:
             found |= _DRAFTS
-        if self.taken:
+        if any(step.reservation.new_blocks):
             found |= _TAKEN
-        if self.evicted:
+            if self.evicted:
+                found |= _EVICTED
+        elif moment.caps.evicts_on_demand and self.evicted:
             found |= _EVICTED
-        if moment.in_flight and any(planned.plan.epochs):
+        if moment.in_flight and any(plan.epochs):
             found |= _OLDER_EPOCHS
-        if moment.planned is not None and moment.planned.preempted:
+        if step.preempted:
             found |= _PREEMPTED
-        if any(facts.owed_hits.values()):
+        owed = facts.owed_hits
+        if owed and any(owed.values()):
             found |= _OWED_HITS
         if facts.retried:
             found |= _RETRIED
@@ -218,23 +209,33 @@ class View:
 
     # -- choices -----------------------------------------------------------------------------------------------
 
+    def _read_fresh(self) -> None:
+        now, before = self.after.sequences, self.before.sequences
+        self.fresh_now = fresh = list(compress(now, map(is_not, now, chain(before, _NONE))))
+        self.fresh_before = list(map(self.before.by_row.get, map(_row_of, fresh)))
+
     @Derived
-    def fresh(self) -> list[tuple[SequenceSnapshot | None, SequenceSnapshot]]:
-        """Those of `after` whose place in `before` does not hold the very same object: only they can have changed. Each behind
-        what it was, if it was live under the same epoch."""
-        earlier = self.before.by_row.get
-        pairs = zip_longest(self.after.sequences, self.before.sequences)
-        return [(earlier(s[:4]), s) for s, other in pairs if s is not other and s is not None]
+    def fresh_now(self) -> list[SequenceSnapshot]:
+        """Those of `after` whose place in `before` does not hold the very same object: only they can have changed."""
+        self._read_fresh()
+        return self.fresh_now
+
+    @Derived
+    def fresh_before(self) -> list[SequenceSnapshot | None]:
+        """What each of `fresh_now` was, if it was live under the same epoch."""
+        self._read_fresh()
+        return self.fresh_before
 
     @Derived
     def has_same_rows(self) -> bool:
         """Nobody came, ended, was preempted or was forked in this moment."""
-        return self.before.by_row.keys() == self.after.by_row.keys()
+        before, after = self.before, self.after
+        return before.by_row is after.by_row or before.by_row.keys() == after.by_row.keys()
 
     @Derived
     def victims(self) -> list[SequenceSnapshot]:
         """Those that ran before and are live under another epoch, as they were."""
-        if not [s for was, s in self.fresh if was is None]:  # nobody has a new epoch
+        if self.has_same_rows:  # nobody has a new epoch
             return []
         now = self.after.by_choice
         return [s for s in self.moment.before.running if (t := now.get(s[:3])) is not None and t.epoch != s.epoch]
@@ -242,38 +243,53 @@ class View:
     @Derived
     def event_kinds(self) -> set[int]:
         """The identities of the kinds of event that there were: a member of an enumeration is slow to hash."""
-        return set(map(id, map(_kind_of, self.moment.events)))
+        return {id(event[0]) for event in self.moment.events}
 
     # -- the plan of a PLANNED moment --------------------------------------------------------------------------
 
+    def _read_plan(self) -> None:
+        """All six at once: one of them is rarely asked for alone."""
+        step, live = self.moment.planned, self.moment.facts.live()
+        assert step is not None
+        self.planned = planned = plan_reading(step.plan)
+        self.planned_before = list(map(self.before.by_row.get, planned.rows))
+        self.planned_after = list(map(self.after.by_row.get, planned.rows))
+        self.planned_facts = list(map(live.get, planned.choices))
+        self.taken = list(chain.from_iterable(step.reservation.new_blocks))
+        self.new = frozenset(self.taken)
+
     @Derived
     def planned(self) -> PlanReading:
-        assert self.moment.planned is not None
-        return plan_reading(self.moment.planned.plan)
+        self._read_plan()
+        return self.planned
 
     @Derived
     def planned_before(self) -> list[SequenceSnapshot | None]:
         """The choice of each planned row as it was, if it was live under the row's epoch."""
-        return list(map(self.before.by_row.get, self.planned.rows))
+        self._read_plan()
+        return self.planned_before
 
     @Derived
     def planned_after(self) -> list[SequenceSnapshot | None]:
-        return list(map(self.after.by_row.get, self.planned.rows))
+        self._read_plan()
+        return self.planned_after
 
     @Derived
     def planned_facts(self) -> list[ChoiceFacts | None]:
         """What the harness knows of the choice of each planned row, if it is live."""
-        return list(map(self.moment.facts.live().get, self.planned.choices))
+        self._read_plan()
+        return self.planned_facts
 
     @Derived
     def taken(self) -> list[int]:
         """What the plan took from the free queue, row by row."""
-        assert self.moment.planned is not None
-        return list(chain.from_iterable(self.moment.planned.reservation.new_blocks))
+        self._read_plan()
+        return self.taken
 
     @Derived
     def new(self) -> frozenset[int]:
-        return frozenset(self.taken)
+        self._read_plan()
+        return self.new
 
     @Derived
     def evicted(self) -> frozenset[int]:
@@ -323,13 +339,12 @@ class View:
         ]
 
 
-_LAST: Final[list[View | None]] = [None]
+_LAST: Final[list[Reading | None]] = [None]  # of the `after` seen last
 
 
 def view_of(moment: Moment) -> View:
     """For `Moment.view`: one moment's `after` is the next one's `before`, and so is its reading."""
-    known = _LAST[0]
-    one, other = moment.before, moment.after
-    before = known.after if known is not None and known.after.snapshot is one else reading(one)
-    made = _LAST[0] = View(moment, before, before if one is other else reading(other))
-    return made
+    known, one, other = _LAST[0], moment.before, moment.after
+    before = known if known is not None and known.snapshot is one else Reading(one)
+    after = _LAST[0] = before if one is other else Reading(other)
+    return View(moment, before, after)
