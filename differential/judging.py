@@ -248,6 +248,7 @@ def describe_setting(world: World) -> str:
         "batch-invariant" if setting.is_batch_invariant else "",
         f"attention {setting.attention}" if setting.attention else "",
         "packed weights" if setting.packs_weights else "",
+        f"buckets of {', '.join(map(str, setting.buckets))} rows" if setting.buckets else "",
         "cache warmed" if setting.is_warm else "",
         f"memory refused {_refusals_of(setting)}" if setting.refuses else "",
         f"no number for token {', '.join(map(str, setting.nan_tokens))}" if setting.nan_tokens else "",

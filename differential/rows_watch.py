@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+from differential.setting import Setting
+from engine_under_test.errors import RunnerError
 from engine_under_test.execution.rows import KeptRows
 from engine_under_test.types import Plan, Reservation, RowId, StepResult
+from properties.invariants.predicate import violation
 from properties.kept_rows import due_fields, rows_are_what_the_plan_says
 from properties.verdict import Violation
 
@@ -25,8 +28,9 @@ class HasRows(Protocol):
 class RowsWatch:
     """``num_compared``: rows so far. ``violation``: the first."""
 
-    def __init__(self, runner: HasRows, block_size: int) -> None:
+    def __init__(self, runner: HasRows, block_size: int, setting: Setting) -> None:
         self._runner = runner
+        self._may_fail = setting.has_faults
         self._block_size = block_size
         self._said: dict[tuple[RowId, int], int] = {}
         self.num_compared = 0
@@ -47,9 +51,15 @@ class RowsWatch:
         rows = self._runner.rows
         found = [rows.fields(row) for row in range(len(rows))]
         self.num_compared += len(due)
-        violation = rows_are_what_the_plan_says(found, due)
-        if violation is not None:
-            self.violation = replace(violation, facts=(f"{'after':<13} plan {plan.plan_id}",))
+        differing = rows_are_what_the_plan_says(found, due)
+        if differing is not None:
+            self.violation = replace(differing, facts=(f"{'after':<13} plan {plan.plan_id}",))
+
+    def failed(self, plan: Plan, error: RunnerError) -> None:
+        """The launch has ended badly, and no row of it is to blame."""
+        if self.violation is None and not self._may_fail:
+            found = f"a failure: {error}"
+            self.violation = violation("SC-13", f"plan {plan.plan_id}", found, "rows that a runner can execute")
 
     def _output(self, plan: Plan, row: int, row_id: RowId, first: int, tokens: tuple[int, ...]) -> tuple[int, ...] | None:
         if not plan.requests[row].sampling.needs_history:

@@ -14,6 +14,7 @@ from typing import Protocol, cast
 
 import torch
 
+from differential.bucket_watch import BucketWatch, HasGraphs
 from differential.compare import Emitted
 from differential.faults import Due, StepwiseMemory, due_of, refusals, sick_product, with_sick_tokens
 from differential.preempting import PreemptingScheduler
@@ -63,11 +64,19 @@ class Ran:
 class Recorder:
     """Stands between engine and runner: keeps plans and launches, and takes the logits of each token that is emitted."""
 
-    def __init__(self, runner: Runner, memory: StepwiseMemory, watch: StoreWatch | None, rows: RowsWatch | None = None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        memory: StepwiseMemory,
+        watch: StoreWatch | None,
+        rows: RowsWatch | None = None,
+        buckets: BucketWatch | None = None,
+    ) -> None:
         self._runner = runner
         self._memory = memory
         self.watch = watch
         self.rows = rows
+        self.buckets = buckets
         self._launches: dict[int, tuple[Plan, Launch]] = {}
         self.plans: list[Plan] = []
         self.reached: Counter[str] = Counter()
@@ -78,6 +87,8 @@ class Recorder:
         """See `runner.Runner`."""
         self._memory.begin()
         self.plans.append(plan)
+        if self.buckets is not None:
+            self.buckets.before(reservation)
         launch = self._runner.launch(plan, reservation)
         if self.watch is not None or self.rows is not None:
             self._look(plan, reservation, launch)
@@ -91,8 +102,10 @@ class Recorder:
         """Waits for it. A launch tells the same each time it is asked, so that the engine hears it too."""
         try:
             result = launch.result()
-        except RunnerError:
+        except RunnerError as error:
             result = None
+            if self.rows is not None and not error.rows:
+                self.rows.failed(plan, error)
         if self.watch is not None:
             self.watch.after(plan, reservation, has_run=result is not None)
         if self.rows is not None and result is not None:
@@ -152,6 +165,7 @@ def transformer_runner(world: World, memory: Memory) -> Runner:
             memory=memory,
             is_batch_invariant=world.setting.is_batch_invariant,
             packs_weights=world.setting.packs_weights,
+            buckets=world.setting.buckets,
             product=sick_product(weights, world.setting),
         )
 
@@ -169,8 +183,9 @@ def run(
     memory = StepwiseMemory(world.setting.refuses)
     runner = make_runner(world, memory)
     watch = StoreWatch(runner, world.config.block_size) if watches_store and isinstance(runner, HasStore) else None
-    rows = RowsWatch(runner, world.config.block_size) if isinstance(runner, HasRows) else None
-    recorder = Recorder(runner, memory, watch, rows)
+    rows = RowsWatch(runner, world.config.block_size, world.setting) if isinstance(runner, HasRows) else None
+    buckets = BucketWatch(runner) if world.setting.buckets and isinstance(runner, HasGraphs) else None
+    recorder = Recorder(runner, memory, watch, rows, buckets)
     scheduler = _scheduler(world.setting, asked)
     engine = Engine(world.config, recorder, observer=recorder.observe, scheduler=scheduler)
     outputs: list[Output] = []
@@ -182,6 +197,8 @@ def run(
         disorder = disorder_of(runner)
     if isinstance(runner, StreamedRunner):
         recorder.reached["operations on streams"] += runner.device.num_run
+    if buckets is not None:
+        recorder.reached.update(buckets.reached())
     if rows is not None:
         recorder.reached[ROWS_COMPARED] += rows.num_compared
     due = due_of(world.setting, recorder.plans, memory.refused, recorder.gone)

@@ -32,7 +32,8 @@ class Setting:
     has ended. ``gap``: steps between two submissions. ``is_warm``: every prompt is run once beforehand, under another name,
     for the prefix cache. ``preempts_at``: a choice is preempted, once each, when it has emitted so many tokens. ``preempts``:
     the only request that is. ``choices``: each request is forked into so many. ``packs_weights``: products for few rows use
-    copies of the weights in other layouts, as the benchmark of the engine does.
+    copies of the weights in other layouts, as the benchmark of the engine does. ``buckets``: numbers of rows to which
+    decodes are padded.
 
     What is to go wrong, so that it can be judged who suffers: ``refuses``: its i-th entry, if not 0, is the allocation of the
     i-th launch that the memory refuses, counted from 1. ``nan_tokens``: tokens whose embedding is not a number.
@@ -53,6 +54,7 @@ class Setting:
     preempts: str = ""
     choices: int = 1
     packs_weights: bool = False
+    buckets: tuple[int, ...] = ()
     refuses: tuple[int, ...] = ()
     nan_tokens: tuple[int, ...] = ()
     overflow_tokens: tuple[int, ...] = ()

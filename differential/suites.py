@@ -74,6 +74,7 @@ SAMPLER_LAW, PROCESSED, STREAMED_TEXT, FLOAT_SETTINGS, FLOAT_RUNNER, FLOAT_NUMER
     _suite("float-runner", "language models, store and faults", "float_runner.check_float_runner", 16.0, _BOTH),
     _suite("float-numerics", "language models, numerics", "float_numerics.check_float_numerics", 14.0, _BOTH),
 )
+FLOAT_BUCKETS = _suite("float-buckets", "language models, padded buckets", "float_buckets.check_float_buckets", 8.0, _BOTH)
 FLOAT_KERNELS, KERNEL_NUMBERS, MADE_MODELS, SMOLLM2 = (
     _suite("float-kernels", "language models, Triton kernels", "float_kernels.check_float_kernels", 25.0, _BOTH, **_MINUTES),
     _suite("kernel-numbers", "Triton kernels by themselves", "kernel_numbers.check_kernel_numbers", 20.0, _MODEL, **_MINUTES),
@@ -101,6 +102,7 @@ SUITES: tuple[Suite, ...] = (
     FLOAT_RUNNER,
     FLOAT_NUMERICS,
     ADAPTERS,
+    FLOAT_BUCKETS,
     FLOAT_KERNELS,
     MADE_MODELS,
     KERNEL_NUMBERS,

@@ -16,6 +16,7 @@ import torch
 from differential.setting import World
 from engine_under_test.execution.attention import Eager, PagedTorch, PagedTriton
 from engine_under_test.execution.forward import TiledForward, WholeForward
+from engine_under_test.execution.graphs import Rerun
 from engine_under_test.execution.products import PackedProduct
 from engine_under_test.execution.tiles import FixedTiles
 
@@ -26,6 +27,7 @@ _ATTENTIONS: Mapping[str, type[Any]] = {
     "paged-triton": PagedTriton,
     "fixed-tiles": FixedTiles,
 }
+_BUCKETED = "replays of buckets"
 _FORWARDS: Mapping[str, type[Any]] = {"products in tiles": TiledForward, "products over the whole batch": WholeForward}
 _PACKED = "packed products"
 
@@ -44,6 +46,7 @@ def counted(reached: Counter[str]) -> Iterator[None]:
         for name, owner in _FORWARDS.items():
             _spy(stack, owner, "__call__", _counting(reached, name))
         _spy(stack, PackedProduct, "__call__", count_rows)
+        _spy(stack, Rerun, "replay", _counting(reached, _BUCKETED))
         yield
 
 
@@ -52,14 +55,14 @@ def strayed(world: World, reached: Mapping[str, int], description: str) -> tuple
     refused = sum(count for name, count in reached.items() if name.endswith(" refused"))
     wanted = _wanted(world) if reached.get("steps", 0) > refused else ()  # who gets no memory computes nothing
     found = [f"{name} at least once, found never" for name in wanted if not reached.get(name)]
-    ways = (*(f"attention {each}" for each in _ATTENTIONS), *_FORWARDS, _PACKED)
+    ways = (*(f"attention {each}" for each in _ATTENTIONS), *_FORWARDS, _PACKED, _BUCKETED)
     strange = [name for name in ways if name not in wanted and reached.get(name)]
     found += [f"nothing by {name}, found it {reached[name]} times" for name in strange]
     words = _described(world)
     found += [f"a runner that says {word!r}, found {description!r}" for word in words if word not in description]
     layers = 1 if world.model.shape is None else world.model.shape.num_layers
     asked, due = reached.get(ALLOCATIONS, 0), reached.get("steps", 0) * layers
-    if asked < due and not world.setting.refuses:
+    if asked < due and not (world.setting.refuses or world.setting.buckets):  # a recording has its memory
         found.append(f"the memory asked at least {due} times, once a step and layer, found {asked}")
     return tuple(found)
 
@@ -75,7 +78,8 @@ def _packs(world: World) -> bool:
 
 def _wanted(world: World) -> tuple[str, ...]:
     forward = "products in tiles" if world.setting.is_batch_invariant else "products over the whole batch"
-    return f"attention {_attention_of(world)}", forward, *([_PACKED] if _packs(world) else [])
+    buckets = [_BUCKETED] if world.setting.buckets else []
+    return f"attention {_attention_of(world)}", forward, *([_PACKED] if _packs(world) else []), *buckets
 
 
 def _described(world: World) -> tuple[str, ...]:

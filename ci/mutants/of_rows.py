@@ -5,7 +5,9 @@ from __future__ import annotations
 from ci.mutants.mutant import Mutant
 
 _ROWS = "engine_under_test/execution/rows.py"
+_GRAPHS = "engine_under_test/execution/graphs.py"
 _KEPT = ("kept-rows",)
+_BUCKETS = ("float-buckets",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -78,5 +80,56 @@ MUTANTS: tuple[Mutant, ...] = (
         "            pass",
         "A row goes on reading the block that it shared, not the copy that it writes.",
         _KEPT,
+    ),
+    Mutant(
+        "bucket-too-small",
+        "ours",
+        "",
+        _GRAPHS,
+        "        return next((size for size in self.sizes if size >= num_rows), None)",
+        "        return next((size for size in reversed(self.sizes) if size <= num_rows), None)",
+        "A batch is put into the largest bucket below its number of rows.",
+        _BUCKETS,
+    ),
+    Mutant(
+        "padding-keeps-slots-and-positions",
+        "sglang 24401",
+        "https://github.com/sgl-project/sglang/pull/24401",
+        _GRAPHS,
+        "            static[n:] = 0\n",
+        "",
+        "Behind fewer rows than before, padding keeps the tokens, positions and slots of who stood there, and writes.",
+        _BUCKETS,
+    ),
+    Mutant(
+        "padding-computed-as-rows",
+        "rvllm-padding-live-slot",
+        "https://github.com/m0at/rvllm/pull/32",
+        _GRAPHS,
+        "        self.is_row[n:] = False\n",
+        "",
+        "Padding rows are computed as rows, and write numbers to slot 0.",
+        _BUCKETS,
+    ),
+    Mutant(
+        "logits-of-a-bucket-not-copied-out",
+        "ours",
+        "",
+        _GRAPHS,
+        "        return logits.index_select(0, batch.sampled)  # a copy",
+        "        return logits if len(batch.sampled) == len(logits) else logits.index_select(0, batch.sampled)",
+        "A step's logits are those of the next one that replays the same bucket, for whoever looks at them later.",
+        _BUCKETS,
+    ),
+    Mutant(
+        "recording-reads-inputs-of-its-own",
+        "vllm 44868",
+        "https://github.com/vllm-project/vllm/pull/44868",
+        _GRAPHS,
+        "            self.recordings[key] = self._record(self._body, inputs)",
+        "            own = StaticInputs(*(each.clone() for each in inputs))\n"
+        "            self.recordings[key] = self._record(self._body, own)",
+        "A recording goes on with the tensors that it was recorded on.",
+        _BUCKETS,
     ),
 )

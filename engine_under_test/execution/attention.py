@@ -9,6 +9,7 @@ read such a slot, not even to mask it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -177,6 +178,7 @@ class PagedTriton:
                 f"attention by {self.name} needs triton, found none ({error}); install the extra `model`"
             ) from error
         self._kernels = kernels
+        self.decode = kernels.decode_attention
 
     def store(
         self,
@@ -198,6 +200,40 @@ class PagedTriton:
         return self._kernels.prefill_attention(
             queries, key_cache, value_cache, batch.tables, batch.starts, batch.row_begins, batch.block_size
         )
+
+
+def decode_by_tables(
+    queries: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    tables: torch.Tensor,
+    lengths: torch.Tensor,
+    block_size: int,
+) -> torch.Tensor:
+    """One query a row, [rows, heads, head], over ``lengths`` [rows] positions in ``tables`` [rows, blocks]: like the kernel of
+    that name it knows nothing but tensors, so that its shapes do not depend on how long a row is."""
+    rows, heads, size = queries.shape
+    kv_heads = key_cache.shape[1]
+    columns = torch.arange(tables.shape[1] * block_size, device=tables.device)
+    ends = lengths.long()[:, None]
+    read = columns.minimum(ends - 1)  # behind the end of a row its last position again: only what the row owns is read
+    slots = tables.long().gather(1, read // block_size) * block_size + read % block_size
+    keys, values = (
+        cache.index_select(0, slots.view(-1)).view(rows, -1, kv_heads, size).transpose(1, 2)
+        for cache in (key_cache, value_cache)
+    )
+    folded = queries.view(rows, kv_heads, heads // kv_heads, size)
+    mask = (columns < ends)[:, None, None, :].expand(-1, 1, heads // kv_heads, -1)
+    return functional.scaled_dot_product_attention(folded, keys, values, attn_mask=mask).reshape(rows, heads, size)
+
+
+def decode_attention_of(attention: Attention) -> Callable[..., torch.Tensor]:
+    """What a back end does for decodes when it is given tensors alone."""
+    if isinstance(attention, PagedTriton):
+        return attention.decode
+    if isinstance(attention, PagedTorch):
+        return decode_by_tables
+    raise ConfigError(f"decodes in buckets need paged attention, found {attention.name}; leave the buckets out")
 
 
 def slots_of_row(batch: Batch, row: int) -> torch.Tensor:

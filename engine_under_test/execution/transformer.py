@@ -24,6 +24,7 @@ from engine_under_test.execution.attention import Attention, choose_attention, d
 from engine_under_test.execution.batch import check_fit, draws, lay_out, num_bytes
 from engine_under_test.execution.device import ImmediateDevice
 from engine_under_test.execution.forward import TiledForward, WholeForward
+from engine_under_test.execution.graphs import BucketedForward, GraphCache
 from engine_under_test.execution.landing import DeviceLaunch, LastSamples, Outcome
 from engine_under_test.execution.memory import StepMemory
 from engine_under_test.execution.moves import BlockMove, BlockMoves
@@ -73,6 +74,7 @@ class TransformerRunner:
     ``adapters``: where the weights of adapters lie, to be
     loaded into ``num_adapter_slots`` slots as plans say; without it requests with adapters are refused.
     ``packs_weights``: decodes on a CPU are quicker, for three times the weights' memory (float32; not in the invariant mode).
+    ``buckets``: batches of decodes are padded to one of these numbers of rows, and each is recorded once (`graphs.py`).
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class TransformerRunner:
         is_batch_invariant: bool = False,
         packs_weights: bool = False,
         product: Product | None = None,
+        buckets: Sequence[int] = (),
         processors: Processors = NO_PROCESSORS,
         grammars: Grammars | None = None,
         adapters: AdapterLibrary | None = None,
@@ -95,6 +98,8 @@ class TransformerRunner:
     ) -> None:
         if is_batch_invariant and product is not None:
             raise ConfigError("the batch-invariant mode has products of its own, found others asked for; leave one of them out")
+        if is_batch_invariant and buckets:
+            raise ConfigError("the batch-invariant mode has tiles of its own, found buckets asked for; leave one of them out")
         if is_batch_invariant and attention is not None:
             raise ConfigError(
                 f"the batch-invariant mode has an attention of its own, found {attention.name} asked for; leave one of them out"
@@ -123,11 +128,14 @@ class TransformerRunner:
         if product is None:
             product = choose_product(weights, packs_weights=packs_weights)
         self._packs = isinstance(product, PackedProduct) and not is_batch_invariant
-        self._forward: TiledForward | WholeForward = (
-            TiledForward(weights, self._attention, self._memory)
-            if is_batch_invariant
-            else WholeForward(weights, self._attention, self._memory, product)
-        )
+        self._forward: TiledForward | WholeForward | BucketedForward
+        if is_batch_invariant:
+            self._forward = TiledForward(weights, self._attention, self._memory)
+        elif buckets:
+            stores = self.keys, self.values
+            self._forward = BucketedForward(weights, self._attention, self._memory, product, buckets, stores, block_size)
+        else:
+            self._forward = WholeForward(weights, self._attention, self._memory, product)
         self._pages = tuple(Page(BUFFER, block) for block in range(num_blocks + 1))
         one = self.keys[:, :block_size]
         self.block_bytes = 2 * one.numel() * one.element_size()
@@ -140,7 +148,14 @@ class TransformerRunner:
     def description(self) -> str:
         """What computes, where: printed by whoever starts it."""
         packed = ", packed weights" if self._packs else ""
+        if self.graphs is not None:
+            packed += f", buckets of {', '.join(map(str, self.graphs.buckets.sizes))}"
         return f"{describe(self._attention, self._place)}, {str(self._dtype).removeprefix('torch.')}{packed}"
+
+    @property
+    def graphs(self) -> GraphCache | None:
+        """The recordings of decodes, where there are buckets."""
+        return self._forward.graphs if isinstance(self._forward, BucketedForward) else None
 
     def launch(self, plan: Plan, reservation: Reservation) -> TransformerLaunch:
         """See `runner.Runner`."""
