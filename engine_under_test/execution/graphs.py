@@ -211,7 +211,8 @@ class BucketedForward:
     def __call__(
         self, batch: Batch, keys: torch.Tensor, values: torch.Tensor, adapters: RowAdapters | None = None
     ) -> torch.Tensor:
-        """See `WholeForward`. Keys and values are those that the recordings were made with; nothing with adapters is recorded."""
+        """See `WholeForward`. Keys and values are those that the recordings were made with; what has
+        adapters is not recorded."""
         logits: torch.Tensor | None = None
         if batch.is_decode and adapters is None:
             self._memory.take("logits of a bucket", self._logit_bytes * batch.num_rows)
