@@ -54,7 +54,7 @@ class Drafting:
         seqs = [seq for seq in book.running if seq.drafted_at != len(seq.tokens) and _is_ready(seq)]
         asks = []
         for seq in seqs:
-            seq.drafted_at, seq.drafts = len(seq.tokens), ()
+            seq.drafted_at, seq.drafts, seq.draft_laws = len(seq.tokens), (), None
             params = seq.request.sampling
             width = min(self.max_drafts, params.max_tokens - (len(seq.tokens) - seq.prompt_len) - 1)
             asks.append(Ask(seq.row_id, seq.tokens, params, width, seq.prompt_len))
@@ -63,9 +63,15 @@ class Drafting:
             return
         asks = [asks[number] for number in wanted]
         proposal = self._propose(asks)
+        end = 0
         for number, ask, drafts in zip(wanted, asks, proposal.drafts, strict=True):
             seqs[number].was_asked = True
-            seqs[number].drafts = drafts[: _num_grammatical(ask, drafts, grammars)]
+            if proposal.probabilities is None:
+                seqs[number].drafts = drafts[: _num_grammatical(ask, drafts, grammars)]
+            elif drafts:  # each must be judged, whatever it is: to leave one out for what it is would favour others
+                end += len(drafts)
+                seqs[number].drafts = drafts
+                seqs[number].draft_laws = proposal.probabilities[end - len(drafts) : end]
 
     def _propose(self, asks: list[Ask]) -> Proposal:
         proposal = self.proposer.propose(asks, self._noise)

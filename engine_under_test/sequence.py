@@ -32,6 +32,7 @@ class Sequence:
         "adapter",
         "choice",
         "committed_len",
+        "draft_laws",
         "drafted_at",
         "drafts",
         "epoch",
@@ -85,6 +86,7 @@ class Sequence:
         self.has_asked = False  # a remote pool was asked for its prefix since it last began to wait
         self.load: int | None = None  # the transfer that it waits for
         self.drafts: tuple[int, ...] = ()  # proposed for what stands behind its tokens
+        self.draft_laws: Any = None  # what each was drawn from, if it was drawn
         self.drafted_at = 0  # how many tokens it had when it was asked for drafts last, under this epoch
         self.was_asked = False  # a proposer may keep something of it, under this epoch
         self.is_aged = False  # was overtaken as often as the policy allows; stays first from then on
@@ -150,7 +152,7 @@ class Sequence:
         self.table = self._new_table()
         self.overtaken = 0
         self.has_asked = False
-        self.drafts = ()
+        self.drafts, self.draft_laws = (), None
         self.drafted_at = 0
 
     def end(self) -> None:

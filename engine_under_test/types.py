@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import NamedTuple, TypeVar, cast, dataclass_transform
+from typing import Any, NamedTuple, TypeVar, cast, dataclass_transform
 
 PADDING_BLOCK = 0
 
@@ -239,6 +239,8 @@ class Plan:
     does. What of it is still in flight, the device adds.
     ``num_drafts[i]``: so many of the row's last input tokens are *drafts*, guesses at what the tokens before them lead to; they
     count in ``num_tokens``. The row then yields the drafts that stand, and one token more. () if no row has any.
+    ``draft_laws[i]``: the probabilities [drafts, vocabulary] that the row's drafts were drawn from; None if each is a function
+    of what stands before it. () if no row has any. Arrays of whoever proposed; not compared.
     """
 
     plan_id: int  # never used twice (SK-3), rising in launch order
@@ -255,6 +257,7 @@ class Plan:
     hit_blocks: tuple[tuple[int, ...], ...]
     outputs: tuple[tuple[int, ...] | None, ...] = ()
     num_drafts: tuple[int, ...] = ()
+    draft_laws: tuple[Any, ...] = field(default=(), repr=False, compare=False)
     _row_ids: tuple[RowId, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property

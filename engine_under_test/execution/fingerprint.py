@@ -28,8 +28,9 @@ from engine_under_test.execution.device import ImmediateDevice
 from engine_under_test.execution.landing import DeviceLaunch, Outcome
 from engine_under_test.execution.moves import BlockMove, BlockMoves
 from engine_under_test.execution.streams import StepStreams, adapter_loads, adapter_pages, fills_and_copies, nothing
-from engine_under_test.execution.verifying import Places, places_of, stand
-from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors
+from engine_under_test.execution.verifying import Judged, Places, places_of, settled, stand, to_judge
+from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors, stuck_after
+from engine_under_test.sampling.host_verification import Address, laws_of, verify_row
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Draws, sample_and_tell
 from engine_under_test.seams import Device, DeviceOp, Fence, Grammars, Memory, Noise, Page, StreamDevice
@@ -352,13 +353,30 @@ class FingerprintRunner:
             [len(request.prompt) for request in requests],
             histories(plan, places, self._token_in_flight),
         )
-        tokens, logprobs, stuck = sample_and_tell(self._logits(digests), draws, self._noise, self._processors, self._grammars)
+        logits = self._logits(digests)
+        judged = self._judge(to_judge(plan, places), logits, draws) if plan.draft_laws else NOTHING_SETTLED
+        tokens, logprobs, stuck = sample_and_tell(logits, draws, self._noise, self._processors, self._grammars, judged)
         if not (logprobs or parts or stuck):
             return tokens, NOTHING_TOLD
         kept = stand(plan, places, tokens).kept
         require_drawn(stuck, sampled, kept)
         of_kept = [logprobs[number] for number in kept] if logprobs else ()
         return tokens, columns(plan, [sampled[number] for number in kept], of_kept, parts, self._prompt_logits(read, parts))
+
+    def _judge(self, rows: Sequence[Judged], logits: npt.NDArray[np.float64], draws: Draws) -> dict[int, int]:
+        """The tokens of the rows whose drafts came from a law."""
+        found: dict[int, int] = {}
+        for each in rows:
+            numbers = range(each.first, each.first + len(each.drafts) + 1)
+            own = draws.part(slice(numbers.start, numbers.stop))
+            of_row = logits[numbers].copy()
+            for place, history in zip(of_row, own.histories, strict=False):
+                if history is not None and own.params[0].is_adjusted:
+                    stuck_after(place, own.params[0], history, self._processors, self._grammars)
+            address = Address(own.params[0].seed, own.choices[0], own.positions[0])
+            law = np.asarray(each.law, dtype=np.float64)
+            found |= settled(each, *verify_row(address, each.drafts, law, laws_of(of_row, own), self._noise))
+        return found
 
     def _logits(self, digests: law.Words) -> npt.NDArray[np.float64]:
         """[rows, vocabulary]: which token may follow what these digests weigh."""
@@ -373,6 +391,7 @@ class FingerprintRunner:
             yield from law.logits(law.mix(digests), self._token_words)
 
 
+NOTHING_SETTLED: dict[int, int] = {}
 _NO_CELLS = np.empty(0, dtype=np.uint64)
 _NO_WORDS = repeat(0)
 _ADAPTER_OF, _MEDIA_OF = attrgetter("adapter"), attrgetter("media")

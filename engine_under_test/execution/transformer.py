@@ -32,16 +32,19 @@ from engine_under_test.execution.products import PackedProduct, choose_product
 from engine_under_test.execution.rows import KeptRows
 from engine_under_test.execution.streams import StepStreams, adapter_loads, adapter_pages, fills_and_copies, nothing
 from engine_under_test.execution.tiles import FixedTiles
-from engine_under_test.execution.verifying import places_of, stand
+from engine_under_test.execution.verifying import Judged, Places, places_of, settled, stand, to_judge
 from engine_under_test.model.llama import Product
 from engine_under_test.model.lora import LoraWeights
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights
 from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors
 from engine_under_test.sampling.noise import PhiloxNoise
+from engine_under_test.sampling.processed import RowState, processed
 from engine_under_test.sampling.sampler import Draws, Sampled
+from engine_under_test.sampling.speculation import Ask, Proposal
 from engine_under_test.sampling.torch_sampler import sample_and_tell
+from engine_under_test.sampling.verification import rows_of, verify
 from engine_under_test.seams import Device, DeviceOp, Fence, Grammars, Memory, Noise, Page, Space, StreamDevice
-from engine_under_test.types import Adapter, AdapterLoad, BlockCopy, Plan, Reservation
+from engine_under_test.types import Adapter, AdapterLoad, BlockCopy, History, Plan, Reservation
 
 _TOKEN_BYTES = 8
 BUFFER = "kv"  # of pages that this runner declares: keys and values of all layers of a block
@@ -255,7 +258,7 @@ class TransformerRunner:
             asked = draws(plan, self.rows)
             if rows:
                 self._memory.take("tokens on the host", _TOKEN_BYTES * len(rows), Space.HOST)
-            drawn, logprobs, stuck = self._sample(logits, asked)
+            drawn, logprobs, stuck = self._sample(plan, places, logits, asked)
             tokens, kept = stand(plan, places, drawn)
             require_drawn(stuck, rows, kept)
             told = NOTHING_TOLD
@@ -274,10 +277,36 @@ class TransformerRunner:
         self._last.remember([(row_ids[rows[number]], places.positions[number], drawn[number]) for number in kept])
         return Outcome(tokens, None, logits, told)
 
-    def _sample(self, logits: torch.Tensor, asked: Draws) -> Sampled:
+    def _sample(self, plan: Plan, places: Places, logits: torch.Tensor, asked: Draws) -> Sampled:
         if not asked.params:
             return Sampled([])
-        return sample_and_tell(logits, asked, self._noise, self._processors, self._grammars)
+        judged = self._judge(plan, to_judge(plan, places), logits, asked) if plan.draft_laws else {}
+        return sample_and_tell(logits, asked, self._noise, self._processors, self._grammars, judged)
+
+    def _judge(self, plan: Plan, rows: Sequence[Judged], logits: torch.Tensor, asked: Draws) -> dict[int, int]:
+        """The tokens of the rows whose drafts came from a law."""
+        if not rows:
+            return {}
+        numbers = [each.first + place for each in rows for place in range(len(each.drafts) + 1)]
+        states = [RowState(asked.params[number], _history_at(asked, number)) for number in numbers]
+        asks = [
+            Ask(
+                plan.row_id(each.row),
+                range(asked.positions[each.first]),
+                asked.params[each.first],
+                len(each.drafts),
+                asked.prompt_lens[each.first],
+            )
+            for each in rows
+        ]
+        laws = torch.cat([torch.as_tensor(each.law, dtype=torch.float64, device=logits.device) for each in rows])
+        proposal = Proposal(tuple(each.drafts for each in rows), laws)
+        target = processed(logits[numbers], states, self._processors, self._grammars)
+        verdicts = verify(rows_of(asks, proposal, target), self._noise)
+        found: dict[int, int] = {}
+        for each, num_accepted, token in zip(rows, verdicts.num_accepted.tolist(), verdicts.tokens.tolist(), strict=True):
+            found |= settled(each, num_accepted, token)
+        return found
 
     def _compute(self, plan: Plan, reservation: Reservation, parts: Sequence[PromptPart]) -> torch.Tensor:
         """The logits of the rows that sample, then those of the parts of prompts."""
@@ -295,6 +324,14 @@ class TransformerRunner:
             return None
         of_tokens = chain.from_iterable(map(repeat, reservation.adapter_slots, plan.num_tokens))
         return RowAdapters(self._slots, tuple(of_tokens))
+
+
+def _history_at(asked: Draws, number: int) -> History:
+    """Of a draw; of one that needs none its length alone counts."""
+    history = asked.histories[number] if asked.histories else None
+    if history is None:
+        return History((), (0,) * (asked.positions[number] - asked.prompt_lens[number]))
+    return history
 
 
 def bytes_of(block: torch.Tensor) -> bytes | None:

@@ -36,6 +36,11 @@ class Draws(NamedTuple):
     prompt_lens: Sequence[int]
     histories: Sequence[History | None] = ()
 
+    def part(self, rows: slice) -> Draws:
+        """Some of them, that follow on each other."""
+        params, choices, positions, prompt_lens, histories = self
+        return Draws(params[rows], choices[rows], positions[rows], prompt_lens[rows], histories[rows])
+
 
 class Sampled(NamedTuple):
     """One token a row, and what is told beside it: None for a row that does not ask, () if none does. ``stuck``: the rows for
@@ -83,10 +88,12 @@ def sample_and_tell(
     noise: Noise,
     processors: Processors = NO_PROCESSORS,
     grammars: Grammars | None = None,
+    settled: Mapping[int, int] = MappingProxyType({}),
 ) -> Sampled:
-    """All steps: one token a row, with log-probabilities where they are asked for. Changes `logits` in place."""
+    """All steps: one token a row, with log-probabilities where they are asked for. Changes `logits` in place. ``settled``: rows
+    whose token was found elsewhere, and is told of."""
     if not draws.histories:
-        return Sampled(sample(logits, draws, noise).tolist())
+        return Sampled(sample(logits, draws, noise, settled).tolist())
     columns = list(zip(draws.params, draws.histories, strict=True))
     raw = {row: logits[row].copy() for row, (params, _) in enumerate(columns) if asks_for(params, LogprobsMode.RAW)}
     stuck: dict[int, str] = {}
@@ -95,7 +102,7 @@ def sample_and_tell(
             why = stuck_after(logits[row], params, history, processors, grammars)
             if why is not None:
                 stuck[row] = why
-    tokens: list[int] = sample(logits, draws, noise).tolist()
+    tokens: list[int] = sample(logits, draws, noise, settled).tolist()
     logprobs: list[Logprobs | None] = [None] * len(tokens)
     for row, (params, _) in enumerate(columns):
         if params.logprobs is not None:
@@ -120,12 +127,16 @@ def scaled(row: npt.NDArray[np.float64], params: SamplingParams) -> npt.NDArray[
     return found
 
 
-def sample(logits: Logits, draws: Draws, noise: Noise) -> Tokens:
+def sample(logits: Logits, draws: Draws, noise: Noise, settled: Mapping[int, int] = MappingProxyType({})) -> Tokens:
     """The steps from `min_tokens` on: one token a row. Masks `logits` in place; draws noise for the rows with a temperature,
     and for no other."""
     mask_early_stops(logits, draws)
     warm = [row for row, params in enumerate(draws.params) if params.temperature > 0]
     tokens = greedy(logits)
+    for row, token in settled.items():
+        tokens[row] = token
+        truncate(logits[row], draws.params[row])
+        warm.remove(row)
     if warm:
         params = [draws.params[row] for row in warm]
         for row, one in zip(warm, params, strict=True):

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from engine_under_test.errors import ProtocolError
 from engine_under_test.seams import Noise
 from engine_under_test.types import RowId, SamplingParams
@@ -69,7 +72,7 @@ class Proposal(NamedTuple):
     `Knowledge.FULL`, else None."""
 
     drafts: tuple[tuple[int, ...], ...]
-    probabilities: torch.Tensor | None = None
+    probabilities: torch.Tensor | npt.NDArray[np.float64] | None = None
 
     @property
     def widths(self) -> list[int]:

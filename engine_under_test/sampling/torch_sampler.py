@@ -6,7 +6,8 @@ one after the other, and noise is drawn only for tokens that may still be chosen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +38,9 @@ def sample_and_tell(
     noise: Noise,
     processors: Processors = NO_PROCESSORS,
     grammars: Grammars | None = None,
+    settled: Mapping[int, int] = MappingProxyType({}),
 ) -> Sampled:
-    """The same, with log-probabilities for the rows that ask."""
+    """The same, with log-probabilities for the rows that ask. ``settled``: see `sampler.sample_and_tell`."""
     logits = logits.float()
     histories = draws.histories or (None,) * len(draws.params)
     on_host = [
@@ -50,7 +52,7 @@ def sample_and_tell(
     if not on_host:
         return Sampled(tokens)
     rows: Floats = logits[on_host].to("cpu", torch.float64).numpy()
-    warm = [row for row in on_host if draws.params[row].temperature > 0]
+    warm = [row for row in on_host if draws.params[row].temperature > 0 and row not in settled]
     ahead: dict[int, Floats] = {}
     if warm and logits.shape[1] <= _SMALL_VOCABULARY:
         ahead = dict(zip(warm, _noise_of_rows(draws, warm, logits.shape[1], noise), strict=True))
@@ -65,7 +67,7 @@ def sample_and_tell(
                 stuck[row] = why
         mask_early_stops(logits_of_row, _one(draws, row))
         drawn = scaled(logits_of_row[0], params)
-        left, tokens[row] = _draw(drawn, draws, row, noise, ahead.get(row))
+        left, tokens[row] = _draw(drawn, draws, row, noise, ahead.get(row), settled.get(row))
         if params.logprobs is not None:
             logprobs[row] = told(left if raw is None else raw, tokens[row], params.logprobs)
     return Sampled(tokens, logprobs if any(logprobs) else (), stuck)
@@ -84,14 +86,16 @@ def _one(draws: Draws, row: int) -> Draws:
     return Draws([draws.params[row]], [draws.choices[row]], [draws.positions[row]], [draws.prompt_lens[row]])
 
 
-def _draw(drawn: Floats, draws: Draws, row: int, noise: Noise, ahead: Floats | None) -> tuple[Floats, int]:
+def _draw(drawn: Floats, draws: Draws, row: int, noise: Noise, ahead: Floats | None, settled: int | None) -> tuple[Floats, int]:
     """One row (`sampler.scaled`): what of it may be drawn, the rest at -inf, and the token. ``ahead``: its noise, if that was
-    drawn already."""
+    drawn already; ``settled``: its token, if that was found already."""
     params = draws.params[row]
     if params.temperature == 0:
         return drawn, int(drawn.argmax())
     lanes, left = _survivors(drawn, params)
-    if ahead is not None:
+    if settled is not None:
+        uniforms = np.full(len(lanes), 0.5)
+    elif ahead is not None:
         uniforms = ahead.take(lanes)
     elif len(lanes) <= _FEW * len(drawn):
         uniforms = noise.uniform_at(params.seed, draws.choices[row], draws.positions[row], Purpose.SAMPLE, lanes)
@@ -99,6 +103,7 @@ def _draw(drawn: Floats, draws: Draws, row: int, noise: Noise, ahead: Floats | N
         uniforms = _noise_of_rows(draws, [row], len(drawn), noise)[0].take(lanes)
     # With nothing left (all masked, or not a number) it ends as numpy's sampler does.
     token = int(lanes[(left - np.log(-np.log(uniforms))).argmax()] if len(lanes) else 0)
+    token = token if settled is None else settled
     if params.logprobs is None or params.logprobs_mode is LogprobsMode.RAW:
         return drawn, token
     kept = np.full(len(drawn), -np.inf)

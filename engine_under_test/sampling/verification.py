@@ -205,7 +205,7 @@ def rows_of(asks: Sequence[Ask], proposal: Proposal, target: torch.Tensor) -> Ro
         drafts.to(place),
         widths.to(place),
         Law(target, _places(widths + 1, width + 1).to(place)),
-        None if known is None else Law(known.to(place), _places(widths, width).to(place)),
+        None if known is None else Law(torch.as_tensor(known, device=place), _places(widths, width).to(place)),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Sequence as Items
 from operator import attrgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine_under_test.config import EngineConfig
 from engine_under_test.scheduling.admission import Room, lacks_slot, may_be_passed, try_to_enter
@@ -168,10 +168,12 @@ class _Rows:
             pending.append(1 if end > known else 0)
             samples.append(end >= known and not seq.pending_forks)
         num_drafts: tuple[int, ...] = ()
+        laws: tuple[Any, ...] = ()
         if self.num_drafts:
             num_drafts = tuple([self.num_drafts.get(row, 0) for row in range(len(seqs))])
             token_ids = _with_drafts(token_ids, counts, pending, seqs, num_drafts)
             counts = [count + num for count, num in zip(counts, num_drafts, strict=True)]
+            laws = _laws_of(seqs, num_drafts)
         return Plan(
             view.next_plan_id,
             view.generation,
@@ -187,6 +189,7 @@ class _Rows:
             tuple(self.hits),
             _outputs_of(seqs) if any(map(_needs_history, seqs)) else (),
             num_drafts,
+            laws,
         )
 
 
@@ -202,6 +205,14 @@ def _with_drafts(
         found += seq.drafts[:num]
         begin = end
     return found
+
+
+def _laws_of(seqs: Items[Sequence], num_drafts: Items[int]) -> tuple[Any, ...]:
+    """What the drafts of each row were drawn from."""
+    found = [
+        seq.draft_laws[:num] if num and seq.draft_laws is not None else None for seq, num in zip(seqs, num_drafts, strict=True)
+    ]
+    return tuple(found) if any(law is not None for law in found) else ()
 
 
 def _outputs_of(seqs: Items[Sequence]) -> tuple[tuple[int, ...] | None, ...]:
