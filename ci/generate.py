@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ci.draft_flags import drafting_of
 from engine_under_test import Engine, EngineConfig, FinishReason, SamplingParams
 from engine_under_test.errors import BadInput
 from engine_under_test.execution.attention import Eager
@@ -62,7 +63,7 @@ class Fallbacks:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked of a model. ``is_chat``: the prompt is what a user says in a conversation."""
+    """What is asked of a model. ``is_chat``: the prompt is what a user says in a conversation. ``draft``: see `draft_flags`."""
 
     prompt: str
     sampling: SamplingParams
@@ -70,6 +71,16 @@ class Task:
     is_chat: bool = False
     bad_words: tuple[str, ...] = ()
     fallbacks: Fallbacks = Fallbacks()
+    draft: str | None = None
+    draft_width: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """Tokens that were proposed and verified, and how many of them stood."""
+
+    proposed: int
+    accepted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,7 @@ class Generated:
     first_s: float
     total_s: float
     text_of: Callable[[int], str] = str
+    drafts: Drafts | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -108,7 +120,9 @@ class Generated:
         for choice, said in zip(choices, self.choices, strict=True):
             if said.logprobs:
                 choice["logprobs"] = [self._told(each) for each in said.logprobs]
-        figures = {"first_s": self.first_s, "total_s": self.total_s, "tokens_per_s": self.tokens_per_s}
+        figures: dict[str, Any] = {"first_s": self.first_s, "total_s": self.total_s, "tokens_per_s": self.tokens_per_s}
+        if self.drafts is not None:
+            figures["drafts"] = {"proposed": self.drafts.proposed, "accepted": self.drafts.accepted}
         return {"choices": choices, "prompt_tokens": self.num_prompt_tokens, **figures}
 
     def _told(self, logprobs: Logprobs) -> dict[str, Any]:
@@ -191,7 +205,16 @@ class Speaker:
             is_batch_invariant=fallbacks.batch_invariant,
             grammars=grammars,
         )
-        self._front = TextEngine(Engine(engine_config, self._runner, grammars=grammars), model.tokenizer)
+        self._drafting = drafting_of(
+            task.draft,
+            task.draft_width,
+            config.vocab_size,
+            engine_config.num_blocks,
+            BLOCK_SIZE,
+            lambda name: open_model(name).weights,
+        )
+        engine = Engine(engine_config, self._runner, grammars=grammars, drafting=self._drafting)
+        self._front = TextEngine(engine, model.tokenizer)
         self._task = task
         self._num_prompt_tokens = len(tokens)
 
@@ -222,7 +245,10 @@ class Speaker:
             show(delta)
         total_s = time.perf_counter() - began
         choices = tuple(ends[choice] for choice in sorted(ends))
-        return Generated(choices, self._num_prompt_tokens, first_s, total_s, self._text_of)
+        drafts = None
+        if (drafting := self._drafting) is not None:
+            drafts = Drafts(drafting.num_proposed, drafting.num_accepted)
+        return Generated(choices, self._num_prompt_tokens, first_s, total_s, self._text_of, drafts)
 
     def _text_of(self, token: int) -> str:
         stream = self._tokenizer.stream()

@@ -67,6 +67,8 @@ _MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))  # torch crashes on as many t
 @click.option("--stop", multiple=True, metavar="TEXT", help="End in front of this text (may be repeated).")
 @click.option("--n", type=int, default=1, show_default=True, metavar="N", help=f"So many answers, up to {_MOST_ANSWERS}.")
 @click.option("--model", "name", default="smollm2", show_default=True, metavar="NAME", help="smollm2, tiny, or a path.")
+@click.option("--draft", metavar="NAME", help="Guess ahead: lookup (from the text so far), or a smaller model's name or path.")
+@click.option("--draft-width", type=int, default=4, show_default=True, metavar="N", help="So many tokens ahead.")
 @click.option("--threads", type=click.IntRange(1, _MOST_THREADS), metavar="N", help="Cores to use.  [what torch takes]")
 @click.option("--eager", is_flag=True, help="Fallback: attention row by row.")
 @click.option("--batch-invariant", is_flag=True, help="Fallback: logits bitwise the same whatever shares the batch.")
@@ -99,6 +101,8 @@ def generate(
     stop: tuple[str, ...],
     n: int,
     name: str,
+    draft: str | None,
+    draft_width: int,
     threads: int | None,
     as_json: bool,
     **fallbacks: bool,
@@ -145,7 +149,8 @@ def generate(
 
         set_threads(threads)
         model = open_model(name)
-        speaker = Speaker(model, Task(prompt, sampling, stop, is_chat, bad_words, Fallbacks(**fallbacks)))
+        task = Task(prompt, sampling, stop, is_chat, bad_words, Fallbacks(**fallbacks), draft, draft_width)
+        speaker = Speaker(model, task)
         click.echo(f"{model.title} · {speaker.description}", err=True)
         generated = speaker.speak(printer.show)
         printer.close()
@@ -289,5 +294,11 @@ def closing_line(generated: Generated) -> str:
     ends = " and ".join(sorted({choice.finish_reason.value for choice in generated.choices}))
     return (
         f"{generated.num_tokens} tokens in {generated.total_s:.2f} s: {generated.tokens_per_s:.1f} tokens a second; first one "
-        f"after {generated.first_s:.2f} s (prompt of {generated.num_prompt_tokens} tokens); ended by {ends}"
+        f"after {generated.first_s:.2f} s (prompt of {generated.num_prompt_tokens} tokens){_told_of(generated)}; "
+        f"ended by {ends}"
     )
+
+
+def _told_of(generated: Generated) -> str:
+    drafts = generated.drafts
+    return "" if drafts is None else f"; {drafts.accepted} of {drafts.proposed} drafts stood"

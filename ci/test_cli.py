@@ -138,7 +138,9 @@ def test_an_unknown_mutant_is_answered_by_the_nearest_names(run: Run) -> None:
     ("words", "usage"),
     [
         pytest.param((), "Usage: assay [OPTIONS] COMMAND [ARGS]...", id="no command"),
-        pytest.param(("bench",), "Usage: assay bench [OPTIONS] {walk|scheduler|engine|attention|storm|sampling}", id="no benchmark"),
+        pytest.param(
+            ("bench",), "Usage: assay bench [OPTIONS] {walk|scheduler|engine|attention|storm|sampling}", id="no benchmark"
+        ),
     ],
 )
 def test_help_and_64_come_of(run: Run, words: tuple[str, ...], usage: str) -> None:

@@ -300,3 +300,36 @@ def test_a_grammar_that_can_not_be_used_is_answered_in_one_sentence(run: Run, wo
     assert (code, out) == (64, "")
     (line,) = err.splitlines()
     assert said in line
+
+
+def test_drafts_change_no_word_and_are_told_of(run: Run) -> None:
+    plain, _ = tiny(run)
+    for name in ("lookup", "tiny"):
+        out, err = tiny(run, "--draft", name, "--draft-width", "3")
+        assert out == plain
+        assert re.search(r"; \d+ of \d+ drafts stood; ended by length$", err.splitlines()[-1])
+    assert "; 0 of" not in err, "the model guesses itself"
+
+
+def test_a_draft_model_speaks_warm_and_in_json(run: Run) -> None:
+    words = ("--draft", "tiny", "--temperature", "1.5", "--n", "2", "--logprobs", "1", "--json")
+    code, out, err = run("hello", "--model", "tiny", "--max-tokens", "12", *words)
+    assert code == 0, err
+    told = json.loads(out)
+    assert [choice["tokens"] for choice in told["choices"]] == [12, 12]
+    assert 0 < told["drafts"]["accepted"] <= told["drafts"]["proposed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--draft", "lookup", "--draft-width", "0"), "--draft-width must be from 1 to 16, found 0"),
+        (("--draft", "nowhere"), "nowhere"),
+    ],
+    ids=["no width", "no such model"],
+)
+def test_a_draft_that_can_not_be_is_refused(run: Run, words: tuple[str, ...], sentence: str) -> None:
+    code, out, err = run("hello", "--model", "tiny", *words)
+    assert (code, out) == (64, "")
+    assert sentence in err
+    assert "Traceback" not in err

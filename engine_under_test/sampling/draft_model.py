@@ -5,14 +5,14 @@ whether a draft stands. It computes through a runner like the target's, which it
 
 For each row it remembers the tokens that it has computed. A row of which fewer still hold (drafts that fell, steps that were
 skipped, a choice that began anew) is computed again from the first that does not, so nothing but time hangs on being told.
-A row for which it has no blocks left gets no drafts.
+A row for which it has no blocks left gets no drafts. It knows no grammars: what one forbids falls.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -135,7 +135,7 @@ class DraftModel:
             kept.tokens = list(text)
         plan, reservation = self._step([ask for ask, _drafts in wanted], texts, starts)
         states = [
-            RowState(ask.params, History(tuple(ask.tokens[: ask.prompt_len]), text[ask.prompt_len :]))
+            RowState(replace(ask.params, grammar=None), History(tuple(ask.tokens[: ask.prompt_len]), text[ask.prompt_len :]))
             for (ask, _drafts), text in zip(wanted, texts, strict=True)
         ]
         return processed(self._runner.launch(plan, reservation).logits, states, self._processors)
