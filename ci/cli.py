@@ -205,7 +205,7 @@ def trace(file: Path, *, as_json: bool) -> None:
 
 
 @assay.command(no_args_is_help=True, short_help="How fast it is, against floors scaled to this machine.")
-@click.argument("what", type=click.Choice(["walk", "scheduler", "engine", "attention", "storm", "sampling"]))
+@click.argument("what", type=click.Choice(["walk", "scheduler", "engine", "overlap", "attention", "storm", "sampling"]))
 @_AS_JSON
 def bench(what: str, *, as_json: bool) -> None:
     """Medians against absolute floors, scaled by a calibration loop of the same run; exit 1 on a miss, 2 without the device."""
