@@ -140,7 +140,7 @@ def test_an_unknown_mutant_is_answered_by_the_nearest_names(run: Run) -> None:
         pytest.param((), "Usage: assay [OPTIONS] COMMAND [ARGS]...", id="no command"),
         pytest.param(
             ("bench",),
-            "Usage: assay bench [OPTIONS] {walk|scheduler|engine|overlap|attention|storm|sampling}",
+            "Usage: assay bench [OPTIONS]\n                   {walk|scheduler|engine|overlap|attention|storm|sampling}",
             id="no benchmark",
         ),
     ],
