@@ -27,6 +27,7 @@ _CLASSES = {
     8: "KV transfers and disaggregation",
     9: "several ranks",
     10: "streaming and front end",
+    11: "structured output",
     12: "persistent batches, graphs and padding",
 }
 
