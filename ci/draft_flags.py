@@ -13,13 +13,20 @@ from engine_under_test.execution.transformer import TransformerRunner
 from engine_under_test.model.weights import LlamaWeights
 from engine_under_test.sampling.draft_model import DraftModel
 from engine_under_test.sampling.proposers import PromptLookup
+from engine_under_test.seams import Grammars
 
 LOOKUP = "lookup"
 MOST_DRAFTS = 16
 
 
 def drafting_of(
-    name: str | None, width: int, vocab_size: int, num_blocks: int, block_size: int, weights_of: Callable[[str], LlamaWeights]
+    name: str | None,
+    width: int,
+    vocab_size: int,
+    num_blocks: int,
+    block_size: int,
+    weights_of: Callable[[str], LlamaWeights],
+    grammars: Grammars | None = None,
 ) -> Drafting | None:
     """None without a name. ``weights_of``: those of a model by its name. Raises BadInput."""
     if name is None:
@@ -34,4 +41,5 @@ def drafting_of(
             f"a draft model has the vocabulary of the model that it speaks for, {vocab_size} tokens, found "
             f"{weights.config.vocab_size} in {name}; name another, or --draft {LOOKUP}"
         )
-    return Drafting(DraftModel(TransformerRunner(weights, num_blocks, block_size), num_blocks, block_size, width))
+    runner = TransformerRunner(weights, num_blocks, block_size)
+    return Drafting(DraftModel(runner, num_blocks, block_size, width, grammars=grammars))

@@ -212,6 +212,7 @@ class Speaker:
             engine_config.num_blocks,
             BLOCK_SIZE,
             lambda name: open_model(name).weights,
+            grammars,
         )
         engine = Engine(engine_config, self._runner, grammars=grammars, drafting=self._drafting)
         self._front = TextEngine(engine, model.tokenizer)

@@ -12,13 +12,17 @@ import pytest
 import torch
 
 from engine_under_test import ConfigError, Engine, EngineConfig, FingerprintRunner, Request
+from engine_under_test.drafting import Drafting
 from engine_under_test.execution.runner import Runner
 from engine_under_test.execution.schedule import Chance
 from engine_under_test.execution.simulated_device import SimulatedDevice
 from engine_under_test.execution.transformer import TransformerRunner
 from engine_under_test.model.weights import LlamaConfig, tiny_random
+from engine_under_test.sampling.draft_model import DraftModel
 from engine_under_test.sampling.grammar import CompiledGrammars
 from engine_under_test.sampling.processed import RowState, processed
+from engine_under_test.sampling.proposers import Scripted
+from engine_under_test.sampling.speculation import Proposer
 from engine_under_test.seams import Device
 from engine_under_test.types import FinishReason, GrammarKind, GrammarSpec, History, RefusalReason, SamplingParams
 from properties.grammar_cases import CASES, STOPS, TEXTS, VOCAB_SIZE
@@ -110,6 +114,21 @@ def expected_of(grammars: CompiledGrammars, make: MakeRunner) -> Said:
     return serve(PLAIN, grammars, make)[0]
 
 
+def speak_with_drafts(config: EngineConfig, grammars: CompiledGrammars, proposer: Proposer) -> tuple[Said, Drafting]:
+    drafting = Drafting(proposer)
+    engine = Engine(config, transformer(config, grammars, None), grammars=grammars, drafting=drafting)
+    said: Said = {}
+    for request in requests():
+        assert engine.submit(request).is_accepted
+    while engine.has_work:
+        engine.step()
+        for output in engine.take_outputs():
+            key = output.request_id, output.choice
+            assert output.finish_reason in (None, FinishReason.STOP, FinishReason.LENGTH), output.message
+            said[key] = said.get(key, ((), None))[0] + output.token_ids, output.finish_reason
+    return said, drafting
+
+
 def judge(said: Said) -> int:
     """How many outputs were complete."""
     completed = 0
@@ -147,6 +166,39 @@ def test_outputs_are_the_same_and_within_their_grammars_however_they_are_served(
     assert found == expected
     assert judge(found) > 8
     assert (engine.counters.preempted > 0) == (config.num_blocks < 20)
+
+
+@pytest.mark.parametrize("heeds", [True, False], ids=["heeds grammars", "heeds none"])
+def test_outputs_are_within_their_grammars_with_drafts_that_are_drawn_from_a_model(
+    grammars: CompiledGrammars, heeds: bool
+) -> None:
+    drafts = TransformerRunner(tiny_random(WEIGHTS.config, 2), 200, 4)
+    proposer = DraftModel(drafts, 200, 4, 3, grammars=grammars if heeds else None)
+    said, drafting = speak_with_drafts(replace(CONFIG, max_plans_in_flight=2, max_num_seqs=30), grammars, proposer)
+    assert judge(said) > 8
+    assert drafting.num_proposed > 30
+    assert drafting.num_accepted > (10 if heeds else 3)
+
+
+def test_drafts_that_a_grammar_forbids_are_not_verified(grammars: CompiledGrammars) -> None:
+    """Two tokens that may follow, and then one that may not."""
+    engine = Engine(
+        CONFIG,
+        fingerprints(CONFIG, grammars, None),
+        grammars=grammars,
+        drafting=Drafting(Scripted(lambda _tokens, width: (TEXTS.index(b"e"), TEXTS.index(b"s"), 0)[:width], (3,), VOCAB_SIZE)),
+    )
+    sampling = replace(ASKING, grammar=GrammarSpec(GrammarKind.REGEX, ("y(es){3}",)), max_tokens=9)
+    assert engine.submit(Request("a", (1, 2, 3), sampling)).is_accepted
+    widths = []
+    while engine.has_work:
+        step = engine.reserve()
+        assert step is not None
+        widths.append(step.plan.num_drafts)
+        engine.rollback(step)
+        engine.step()
+    assert set(widths[2:]) >= {(2,)}
+    assert not any(count > 2 for counts in widths for count in counts)
 
 
 @pytest.mark.parametrize("seed", range(4))

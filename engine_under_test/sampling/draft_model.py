@@ -22,7 +22,7 @@ from engine_under_test.sampling.adjustments import NO_PROCESSORS, Processors
 from engine_under_test.sampling.processed import RowState, processed
 from engine_under_test.sampling.speculation import Ask, Declaration, Knowledge, Proposal, Repair
 from engine_under_test.sampling.verification import Law, draw
-from engine_under_test.seams import Noise
+from engine_under_test.seams import Grammars, Noise
 from engine_under_test.types import History, Plan, Request, Reservation, RowId, SamplingParams
 
 _SILENT = SamplingParams(max_tokens=1)  # greedy: the runner draws nothing of its own
@@ -57,12 +57,14 @@ class DraftModel:
         block_size: int,
         max_drafts: int = 4,
         processors: Processors = NO_PROCESSORS,
+        grammars: Grammars | None = None,
     ) -> None:
         self._runner = runner
         self._block_size = block_size
         self._free = deque(range(1, num_blocks + 1))
         self._rows: dict[RowId, _Kept] = {}
         self._processors = processors
+        self._grammars = grammars
         self._max_drafts = max_drafts
         self._plans = 0
 
@@ -135,10 +137,14 @@ class DraftModel:
             kept.tokens = list(text)
         plan, reservation = self._step([ask for ask, _drafts in wanted], texts, starts)
         states = [
-            RowState(replace(ask.params, grammar=None), History(tuple(ask.tokens[: ask.prompt_len]), text[ask.prompt_len :]))
+            RowState(self._params_of(ask), History(tuple(ask.tokens[: ask.prompt_len]), text[ask.prompt_len :]))
             for (ask, _drafts), text in zip(wanted, texts, strict=True)
         ]
-        return processed(self._runner.launch(plan, reservation).logits, states, self._processors)
+        return processed(self._runner.launch(plan, reservation).logits, states, self._processors, self._grammars)
+
+    def _params_of(self, ask: Ask) -> SamplingParams:
+        """What drafts of a row are drawn by. Without what compiles grammars they heed none, and fall where one forbids them."""
+        return ask.params if self._grammars is not None else replace(ask.params, grammar=None)
 
     def _step(self, asks: Sequence[Ask], texts: Sequence[tuple[int, ...]], starts: Sequence[int]) -> tuple[Plan, Reservation]:
         """One plan of the draft model's own: what is missing of each text, and the logits behind it."""
