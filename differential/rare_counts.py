@@ -1,6 +1,7 @@
-"""Whether something rare comes as often as it should: its count is Poisson, near enough. (ST-1, ST-2)
+"""Whether something rare comes as often as it should. (ST-1, ST-2, ST-3)
 
-Owns the test and the smallest effect that it finds. Never: what was counted.
+Owns two tests, of a count that is Poisson, near enough, and of one that is binomial, exactly, and the smallest effects that
+they find. Never: what was counted.
 """
 
 from __future__ import annotations
@@ -42,3 +43,22 @@ def rare_effect(mean: float, alpha: float = 1e-8) -> tuple[float, float]:
         return (up - mean, power(up))
     down = optimize.brentq(lambda other: power(other) - POWER, 1e-9, mean - 1e-9)
     return (up - mean, power(up)) if up - mean > mean - down else (mean - down, power(down))
+
+
+def repeat_statistic(entry_id: str, null: str, count: int, num: int, share: float, alpha: float) -> Statistic:
+    """The verdict on how many of `num` independent pairs are equal, each with a probability of `share`: for few pairs, and a
+    draw that comes twice. The smallest effect is one upwards."""
+    p = min(1.0, 2 * float(min(stats.binom.cdf(count, num, share), stats.binom.sf(count - 1, num, share))))
+    limit = int(stats.binom.isf(alpha / 2, num, share)) + 1  # from which on it is rejected
+    seen = optimize.brentq(lambda other: stats.binom.sf(limit - 1, num, other) - POWER, share, 1.0)
+    return Statistic(
+        id=entry_id,
+        null=null,
+        statistic=f"binomial count {count} where {num * share:.0f} are expected",
+        n=num,
+        alpha=alpha,
+        tv_min=float(seen - share),
+        power=POWER,
+        p=p,
+        verdict=Verdict.INVALID if p < alpha else Verdict.VALID,
+    )

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from differential.error_budget import Ledger, Probabilities
 from differential.markov import LAW, NEVER, RARE, VOCABULARY, Tokens, shifts, steps
-from differential.rare_counts import rare_statistic
+from differential.rare_counts import rare_statistic, repeat_statistic
 from differential.sampling_stats import Question, judge, law_of_difference, violation_of
 from differential.served import LENGTH, WAYS, Place, Served, Way, serve
 from engine_under_test.seams import Noise
@@ -36,7 +36,7 @@ _NULLS = {
     "choice": "tokens of neighbouring choices of a request are independent",
     "position": "tokens that follow each other are independent but for the law",
     "row": "tokens of neighbouring rows of one step are independent",
-    "resumed": "the token behind a preemption and the one before it are independent but for the law",
+    "resumed": "the token behind a preemption equals the one before it as often as chance has it",
 }
 
 Floats = npt.NDArray[np.float64]
@@ -90,9 +90,13 @@ def neighbours(served: Served) -> Iterator[tuple[str, Pairs]]:
         yield name, Pairs(pairs[0:even:2].reshape(-1), pairs[1:even:2].reshape(-1))
     rows = [pair for places in served.beside for pair in zip(places[0::2], places[1::2], strict=False)]
     yield "row", Pairs(_flat(index, [one for one, _ in rows]), _flat(index, [other for _, other in rows]))
-    if served.way.preempts_at:
-        behind = _flat(index, served.resumed)
-        yield "resumed", Pairs(behind - 1, behind)
+
+
+def resumed(served: Served) -> Pairs:
+    """The token in front of each preemption, and the one behind it."""
+    num, choices = served.texts.shape[:2]
+    behind = _flat(np.arange(num * choices * LENGTH).reshape(num, choices, LENGTH), served.resumed)
+    return Pairs(behind - 1, behind)
 
 
 def _flat(index: npt.NDArray[np.int64], places: Sequence[Place]) -> npt.NDArray[np.int64]:
@@ -172,7 +176,23 @@ class Found:
                 self.missed.append(f"{served.way.name}: {len(pairs.one)} pairs ({name}), of which nothing can be said")
             else:
                 self.judge(question, ledger)
+        if served.way.preempts_at:
+            self.judge_resumed(served, ledger, chance)
         self.missed += served.missed
+
+    def judge_resumed(self, served: Served, ledger: Ledger, chance: np.random.Generator) -> None:
+        """Pairs around preemptions are few: how many of them are equal, as a draw that comes twice makes them."""
+        entry_id, share = f"served-{slug(served.way)}-resumed", 1 / VOCABULARY
+        numbers = differences(served, resumed(served), chance)
+        null = f"{_NULLS['resumed']}, {served.way.name}"
+        count = int((numbers < share).sum())
+        answer = repeat_statistic(entry_id, null, count, len(numbers), share, ledger.take(entry_id))
+        self.answers.append(answer)
+        if answer.verdict is Verdict.INVALID:
+            found = f"{answer.statistic}, p = {answer.p:.1e}: {count / len(numbers) - share:.1%} too often"
+            self.broken.append(
+                Violation("ST-3", "noise", f"{answer.n:,} pairs ({null})", found, f"p of at least {answer.alpha:.0e}")
+            )
 
     def judge_rare(self, ledger: Ledger) -> None:
         share = float(LAW[list(RARE)].sum())
