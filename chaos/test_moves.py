@@ -4,6 +4,7 @@ not stored."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from chaos.memory_suite import run_memory_of_transfers
 from chaos.transfers_in_turn import SPEC, STORIES
 from engine_under_test.distributed.connector import Connector
 from engine_under_test.errors import OutOfMemory
+from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.seams import Space
 from engine_under_test.types import FinishReason, Output
@@ -24,6 +26,7 @@ from properties.suite import Profile, SuiteContext
 from properties.verdict import Verdict
 
 DRAIN = Op(OpKind.DRAIN)
+_LOADING = EventKind.LOADING
 
 
 def told(ops: Sequence[Op]) -> tuple[World, dict[str, tuple[int, ...]]]:
@@ -124,3 +127,14 @@ def test_it_would_be_noticed_if_it_were_stored(monkeypatch: pytest.MonkeyPatch) 
     found = _spoiled().violation
     assert found is not None
     assert found.invariant in ("KV-6", "DI-3", "SE-1")
+
+
+def test_nothing_is_loaded_for_whoever_computes_all_of_the_prompt_for_its_log_probabilities() -> None:
+    story, place = STORIES[0], next(at for at, op in enumerate(STORIES[0]) if op.request and op.request.request_id == "reader")
+    reader = story[place].request
+    assert reader is not None
+    asks = Op(OpKind.ADD, replace(reader, sampling=replace(reader.sampling, prompt_logprobs=1)))
+    world, _ = told((*story[:place], asks, *story[place + 1 :], DRAIN))
+    assert "reader" not in {event.row.request_id for event in world.history.of(Event) if event.kind is _LOADING and event.row}
+    world, _ = told((*story, DRAIN))
+    assert "reader" in {event.row.request_id for event in world.history.of(Event) if event.kind is _LOADING and event.row}

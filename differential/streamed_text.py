@@ -31,7 +31,7 @@ from engine_under_test.errors import BadInput
 from engine_under_test.types import FinishReason, Request, SamplingParams
 from models.shrink import shrink_world
 from properties.op import Op, OpKind
-from properties.streamed_text import TEXT_SENTENCES, ToldText, certain_text
+from properties.streamed_text import TEXT_SENTENCES, ToldText, certain_text, shown_after
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
 from properties.verdict import Verdict, Violation
 
@@ -45,6 +45,8 @@ _WORDS = (
     b"#",
     b"##",
     b"\n\n",
+    b"\r\n",
+    b"\r",
     b" ",
     *(word.encode() for word in ("é", "漢", "字", "😀", "👩‍🚀", "\ufffd")),
 )
@@ -57,6 +59,10 @@ FLOORS: Mapping[str, int] = {
     "ended by a stop token": 15,
     "ended by length": 15,
     "ended by an abort": 5,
+    "ended by an error": 5,
+    "text held back at an error": 1,
+    "a line end across tokens": 5,
+    "four stop strings or more": 20,
     "a stop string across tokens": 10,
     "a character across tokens": 30,
     "told of a token by its name": 5,
@@ -114,6 +120,8 @@ def draw_case(chance: random.Random) -> Case:
     for name in asked:
         if chance.random() < 0.2:
             ops += [*[_STEP] * chance.randint(0, 8), Op(OpKind.ABORT, request_id=name)]
+    if chance.random() < 0.25:
+        ops.insert(chance.randint(0, len(ops)), Op(OpKind.SICK_ROW, k=chance.randrange(6)))
     config = {
         "num_blocks": chance.choice((24, 96)),
         "block_size": chance.choice((2, 4)),
@@ -153,7 +161,7 @@ def _cut(chance: random.Random, data: bytes, pieces: dict[bytes, int]) -> list[i
 def _stops(chance: random.Random, drawn: Sequence[bytes]) -> list[str]:
     """Parts of the texts, some with a character too many: those that come, and those that nearly come."""
     found = []
-    for _ in range(chance.choice((0, 1, 1, 2, 3))):
+    for _ in range(chance.choice((0, 1, 1, 2, 3, 4, 8))):
         text = chance.choice(drawn).decode("utf-8", "replace")
         begin = chance.randrange(len(text))
         part = text[begin : begin + chance.randint(1, 4)]
@@ -262,6 +270,14 @@ def _count(case: Case, told: Sequence[ToldText], reached: Counter[str]) -> None:
         reached["ended by a stop string"] += by_string
         reached["ended by length"] += reason is FinishReason.LENGTH
         reached["ended by an abort"] += reason is FinishReason.ABORT
+        reached["ended by an error"] += reason is FinishReason.ERROR
+        reached["text held back at an error"] += reason is FinishReason.ERROR and shown_after(each, number) != _text(
+            b"".join(each.pieces[:number])
+        )
+        reached["four stop strings or more"] += len(each.stops) >= 4
+        reached["a line end across tokens"] += any(
+            one.endswith(b"\r") and other.startswith(b"\n") for one, other in pairwise(each.pieces[:number])
+        )
         reached["a stop string across tokens"] += by_string and not any(
             stop in _text(each.pieces[number - 1]) for stop in each.stops
         )

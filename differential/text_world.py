@@ -26,7 +26,7 @@ from engine_under_test.text import TextEngine
 from engine_under_test.types import Admission, FinishReason, Output, RefusalReason, Request, SamplingParams
 from models.build import config_from
 from properties.op import Op, OpKind
-from properties.scripted import END, ScriptedRunner, byte_spelling
+from properties.scripted import END, FailingRunner, ScriptedRunner, byte_spelling
 from properties.streamed_text import Answer, EngineSide, News, ToldText
 
 TARGET = "text"
@@ -101,6 +101,7 @@ class TextWorld:
     pieces: tuple[bytes, ...]
     stops: Mapping[str, tuple[str, ...]]
     chats: frozenset[str]
+    runner: FailingRunner
     scripts: dict[tuple[str, int], str]  # the names of texts, by request and incarnation
     asked: dict[Key, SamplingParams] = field(default_factory=dict)
     news: dict[Key, list[News]] = field(default_factory=dict)
@@ -122,6 +123,9 @@ class TextWorld:
             return self._add(op.request)
         if op.kind is OpKind.ABORT:
             return self._abort(op.request_id)
+        if op.kind is OpKind.SICK_ROW:
+            self.runner.sick = max(op.k, 0)
+            return True
         if op.kind is OpKind.STEP and (self.front.has_work or self.engine.has_work):
             self.step()
             return True
@@ -233,6 +237,7 @@ class TextWorld:
             ),
             self.lives[name].index(life) + 1,
             tuple(self.answers.get((name, life), ())) if choice == 0 else (),
+            (name, life) in self.runner.blamed,
         )
 
     def _add(self, request: Request) -> bool:
@@ -274,7 +279,7 @@ class TextWorld:
 def written_in_chat(content: Sequence[int]) -> tuple[int, ...]:
     """The tokens of a conversation in which a user writes this: the special tokens of the template, and the bytes of the names
     of others. White space around it is none of a user's business in `CHAT_TEMPLATE`."""
-    space = [FIRST_BYTE + byte for byte in b" \n"]
+    space = [FIRST_BYTE + byte for byte in b" \r\n"]
     said = list(content)
     while said and said[0] in space:
         said = said[1:]
@@ -309,8 +314,9 @@ def text_world(spec: Spec) -> TextWorld:
     runner: Runner = ScriptedRunner(said, scripts)
     if spec.get("runner", "scripted") == "fingerprint":
         runner = FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size)
-    engine = TappedEngine(config, runner)
-    return TextWorld(TextEngine(engine, tokenizer), engine, tokenizer, bytes_of_tokens(pieces), stops, chats, scripts)
+    failing = FailingRunner(runner)
+    engine = TappedEngine(config, failing)
+    return TextWorld(TextEngine(engine, tokenizer), engine, tokenizer, bytes_of_tokens(pieces), stops, chats, failing, scripts)
 
 
 def _bytes(piece: str) -> bytes:

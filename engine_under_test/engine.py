@@ -131,12 +131,15 @@ class Engine:
         self._end_request(live, FinishReason.ABORT)
         return True
 
-    def stop_choice(self, request_id: str, choice: int) -> bool:
-        """Ends one choice at once, as a stop token would; its siblings go on. False if it is not live or has no token yet."""
+    def stop_choice(self, request_id: str, choice: int, incarnation: int | None = None) -> bool:
+        """Ends one choice at once, as a stop token would; its siblings go on. False if it is not live or has no token yet.
+        ``incarnation``: of the request that is meant, where its name may have come back for another one."""
         self._require_no_reservation()
         live = self._book.live.get(request_id)
-        seq = None if live is None else live.choices.get(choice)
-        if live is None or seq is None or choice not in live.open_choices or len(seq.tokens) == seq.prompt_len:
+        if live is None or live.incarnation != (incarnation or live.incarnation):
+            return False
+        seq = live.choices.get(choice)
+        if seq is None or choice not in live.open_choices or len(seq.tokens) == seq.prompt_len:
             return False
         self._journal.cut_short(seq.row_id, len(seq.tokens) - seq.prompt_len, FinishReason.STOP, "")
         self._close(live, seq, FinishReason.STOP)

@@ -102,7 +102,7 @@ class RemotePrefixes:
             if not any(block in self._moves for block in load.blocks[: load.num_whole]):
                 self._publish(load)
         for seq in self._view.waiting[:_MOST_SOUGHT]:
-            if not seq.has_asked:
+            if not seq.has_asked and not seq.computes_whole_prompt:
                 seq.has_asked = True
                 self._ask(seq)
         return evicted

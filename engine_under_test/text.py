@@ -203,5 +203,5 @@ class TextEngine:
         if reason is not None:
             del self._choices[key]
             if output.finish_reason is None:
-                self._engine.stop_choice(output.request_id, output.choice)
+                self._engine.stop_choice(output.request_id, output.choice, output.incarnation)
         return TextDelta(output.request_id, output.choice, text, choice.num_tokens, reason, output.message, output.logprobs)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine_under_test.execution.runner import Launch
+from engine_under_test.errors import RunnerError
+from engine_under_test.execution.runner import Launch, Runner
 from engine_under_test.types import Plan, Reservation, StepResult
 
 END = 0  # what a choice says when its script is over, for ever
@@ -53,6 +54,24 @@ class ScriptedRunner:
         script = self._scripts.get((request.request_id, plan.incarnations[row]), request.request_id)
         said = self._said.get(script, ())
         return said[choice][index] if choice < len(said) and index < len(said[choice]) else END
+
+
+class FailingRunner:
+    """Runs what another one does, but for a step of which a row is to blame. ``sick``: the place of that row in the next plan,
+    counted round; None: none is. ``blamed``: whose rows were, by request and incarnation."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.sick: int | None = None
+        self.blamed: set[tuple[str, int]] = set()
+
+    def launch(self, plan: Plan, reservation: Reservation) -> Launch:
+        """See `runner.Runner`."""
+        if self.sick is None or not plan.num_rows:
+            return self._runner.launch(plan, reservation)
+        row, self.sick = self.sick % plan.num_rows, None
+        self.blamed.add((plan.requests[row].request_id, plan.incarnations[row]))
+        raise RunnerError(f"plan {plan.plan_id}: row {row} came to no number", (row,))
 
 
 def byte_spelling() -> list[str]:

@@ -64,8 +64,9 @@ class ToldText:
     """One choice: the tokens that the engine gave it, and what its reader was told.
 
     ``pieces`` are the bytes that each token stands for. ``stop_token_ids`` end a text and are no part of it. ``stops`` are its
-    stop strings. ``is_aborted``: its user asked for its end at some time. ``engine``: None where nobody can look behind it.
-    ``life``: the how-manieth of its name. ``answers``: to what was asked of the name from the begin of this life on.
+    stop strings. ``is_aborted``: its user asked for its end at some time; ``has_failed``: a step of it failed for good.
+    ``engine``: None where nobody can look behind it. ``life``: the how-manieth of its name. ``answers``: to what was asked of
+    the name from the begin of this life on.
     """
 
     request_id: str
@@ -80,6 +81,7 @@ class ToldText:
     engine: EngineSide | None = None
     life: int = 1
     answers: tuple[Answer, ...] = ()
+    has_failed: bool = False
 
     @property
     def subject(self) -> str:
@@ -170,7 +172,7 @@ def _coincident(told: ToldText, last: News) -> Sequence[FinishReason]:
     if last.reason is not FinishReason.STOP:
         return ()
     is_full = last.num_tokens >= told.sampling.max_tokens
-    return (FinishReason.LENGTH,) * is_full + (FinishReason.ABORT,) * told.is_aborted
+    return (FinishReason.LENGTH,) * is_full + (FinishReason.ABORT,) * told.is_aborted + (FinishReason.ERROR,) * told.has_failed
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -179,9 +181,9 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def _ending(told: ToldText, shown: str, last: News) -> Violation | None:
     number, reason = end_of(told)
-    is_cut_short = told.is_aborted and last.reason is FinishReason.ABORT and (reason is None or last.num_tokens < number)
-    if is_cut_short:
-        number, reason = last.num_tokens, FinishReason.ABORT
+    may_cut_short = (FinishReason.ABORT,) * told.is_aborted + (FinishReason.ERROR,) * told.has_failed
+    if last.reason in may_cut_short and (reason is None or last.num_tokens < number):
+        number, reason = last.num_tokens, last.reason
     text = whole_text(told, number, is_stopped_by_token=reason is FinishReason.STOP and _is_stop_token(told, number))
     cut = cut_at_stop(text, told.stops)
     if cut != text:

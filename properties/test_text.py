@@ -204,6 +204,7 @@ def test_a_choice_without_a_token_can_not_be_stopped() -> None:
     assert not engine.stop_choice("b", 0)
     engine.step()
     engine.step()
-    assert engine.stop_choice("a", 1)
+    assert not engine.stop_choice("a", 1, 2), "the second request of that name has not come yet"
+    assert engine.stop_choice("a", 1, 1)
     assert not engine.stop_choice("a", 1)
     assert engine.has_work

@@ -240,3 +240,20 @@ def test_a_folder_is_refused_in_one_sentence_for(tmp_path: Path, damage: Damage,
     with pytest.raises(BadInput, match=sentence) as caught:
         load_weights(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_weight_that_is_no_number_is_refused_with_its_place(tmp_path: Path, value: float) -> None:
+    down = TIED.layers[-1].down.clone()
+    down[3, 5] = value
+    save_llama(replace(TIED, layers=(*TIED.layers[:-1], replace(TIED.layers[-1], down=down))), tmp_path)
+    name = f"model.layers.{CONFIG.num_layers - 1}.mlp.down_proj.weight"
+    with pytest.raises(BadInput, match=rf"finite as float32, but {name} in .* has infinities or NaN: fetch the file again"):
+        load_weights(tmp_path)
+
+
+def test_weights_that_a_narrow_type_can_not_hold_are_refused(tmp_path: Path) -> None:
+    save_llama(replace(TIED, embedding=TIED.embedding * 1e6, head=TIED.head * 1e6), tmp_path)
+    with pytest.raises(BadInput, match=r"finite as float16, but model\.embed_tokens\.weight .* load it in a wider type"):
+        load_weights(tmp_path, torch.float16)
+    assert load_weights(tmp_path).embedding.isfinite().all()

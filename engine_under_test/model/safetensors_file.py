@@ -2,7 +2,7 @@
 
 Owns: those names, and what of config.json is accepted. Never: a tokenizer, or another format.
 
-Files are mapped, so that a model in the wanted type costs no copy: pages are read when the weights are first used.
+Files are mapped, so that a model in the wanted type costs no copy; each tensor is looked through once for what is no number.
 Format: https://huggingface.co/docs/safetensors
 """
 
@@ -47,7 +47,13 @@ def llama_of(folder: Path, files: tuple[Path, ...], dtype: torch.dtype) -> Llama
                 f"{name} must be floats of shape {list(shape)} as config.json says, found {tensor.dtype} {list(tensor.shape)} "
                 f"in {folder}; use files that belong together"
             )
-        return tensor.to(dtype)
+        tensor = tensor.to(dtype)
+        if not all(bound.isfinite() for bound in tensor.aminmax()):
+            raise BadInput(
+                f"weights must be finite as {str(dtype).removeprefix('torch.')}, but {name} in {folder} has infinities or NaN: "
+                "fetch the file again, or load it in a wider type"
+            )
+        return tensor
 
     hidden = config.hidden_size
     embedding = take(_EMBEDDING, (config.vocab_size, hidden))
