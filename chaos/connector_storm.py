@@ -29,7 +29,7 @@ from properties.verdict import Violation
 
 _OP_S = 0.02  # of the engines' steps, for each operation
 _STEP_S = 0.002
-_HOLD_S = 5.0  # how long a fault that strikes alone waits for something to touch
+_HOLD_S = 15.0  # how long a fault that strikes alone waits for something to touch, on a busy machine
 _LONGEST_S, _LONGEST_FAULT_S, _LONGEST_OP_S = 60.0, 3 * _HOLD_S, 10 * _OP_S  # many times what each takes
 _DRAIN_S = max(CONFIG.load_deadline_s, CONFIG.store_deadline_s) + CONFIG.abort_grace_s + PATIENCE_S
 
