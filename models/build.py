@@ -2,9 +2,9 @@
 
 Owns the meaning of a spec: {"target": "assay" | "radix" | "kv" | "scheduler" | "transformers", "config": {...}, "hasher":
 "blake2b" | "two_bit" | "constant", "device": "plain" | "streams", "remote": {"capacity_blocks": n}, "speculation": {"proposer":
-"lookup" | "knowing", "width": n}, "options": {...}}. Remote: the prefix cache of "assay" goes on in a pool of that many blocks.
-Speculation: "assay" has up to so many drafts a row and step. Options are for targets written by others: what they let a user
-choose.
+"lookup" | "knowing" | "drawing", "width": n}, "options": {...}}. Remote: the prefix cache of "assay" goes on in a pool of that
+many blocks. Speculation: "assay" has up to so many drafts a row and step. Options are for targets written by others: what they
+let a user choose.
 """
 
 from __future__ import annotations

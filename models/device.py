@@ -22,6 +22,7 @@ from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.types import PlannedStep, StepResult
 from models.allocator_model import Key
 from models.law import POISON, Law, Track
+from models.law_of_drafts import verdict
 from properties.doubles import RecordingNoise
 from properties.moment import ChoiceFacts, Execution, NoiseAddress
 from properties.op import Op
@@ -272,23 +273,25 @@ class Device:
         plan, law = flight.step.plan, self._law
         cells: list[npt.NDArray[np.uint64]] = []
         found: list[tuple[int, ...]] = []
-        for track, end, drafts, samples in zip(flight.tracks, ends, plan.drafts(), plan.samples, strict=True):
-            first = end - len(drafts)
-            ahead = track.tokens[first:]  # sampled by a plan that was lost
-            if drafts:
+        laws = plan.draft_laws or (None,) * plan.num_rows
+        for row, (track, end, drafts) in enumerate(zip(flight.tracks, ends, plan.drafts(), strict=True)):
+            first, samples = end - len(drafts), plan.samples[row]
+            if samples and not plan.num_pending[row]:  # what a plan that was lost had sampled may come to something else
                 law.cut(track, first)
                 track.tokens += drafts
             law.extend([track], [end])
             cells.append(law.cells([track], [end]))
             tokens: list[int] = []
-            for place in range(len(drafts) + 1 if samples else 0):
-                tokens += law.next_tokens([track], [first + place])
-                if drafts[place : place + 1] != tuple(tokens[-1:]):
-                    break
+            if laws[row] is not None and track.temperature > 0:
+                tokens = verdict(law, track, first, drafts, laws[row])
+            else:
+                for place in range(len(drafts) + 1 if samples else 0):
+                    tokens += law.next_tokens([track], [first + place])
+                    if drafts[place : place + 1] != tuple(tokens[-1:]):
+                        break
             if drafts:
                 law.cut(track, first)
-                track.tokens += ahead if len(ahead) > len(tokens) else tokens
-            elif samples and len(track.tokens) == end:
+            if samples and len(track.tokens) == first:
                 track.tokens += tokens
             found.append(tuple(tokens))
         return np.concatenate(cells), tuple(found)
@@ -301,6 +304,8 @@ class Device:
         expected: list[tuple[int, ...]] = [()] * len(ends)
         for row, track, length, token in zip(rows, tracks, lengths, self._law.next_tokens(tracks, lengths), strict=True):
             expected[row] = (token,)
+            if len(track.tokens) > length and not flight.step.plan.num_pending[row]:
+                self._law.cut(track, length)  # what a plan that was lost had sampled may have come of drafts
             if len(track.tokens) == length:
                 track.tokens.append(token)
         return tuple(expected)

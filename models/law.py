@@ -305,6 +305,23 @@ class Law:
             return list(map(self._next_token, tracks, lengths, sums))
         return self._next_tokens(tracks, lengths, sums)
 
+    def chances(self, track: Track, length: int) -> list[float]:
+        """The probability of each token behind the first ``length`` cells of a track with a temperature."""
+        z = np.uint64(_mix_int(track.digests[length - 1] + length & _MASK))
+        scores: list[float] = ((mix(z ^ self._token_words) >> _U11).astype(np.float64) * 2.0**-50).tolist()
+        if track.masks_below > length:
+            for token in track.stops:
+                scores[token] = -inf
+        top = max(scores)
+        if top == -inf:
+            return [1.0, *[0.0] * (self.vocab_size - 1)]
+        scores = [(score - top) / track.temperature for score in scores]
+        if track.drops:
+            scores = _dropped(scores, track.request.sampling)
+        shares = [exp(score) for score in scores]
+        whole = sum(shares)
+        return [share / whole for share in shares]
+
     def _next_token(self, track: Track, length: int, digest_sum: int) -> int:
         """The words of all tokens at once, each in 128 bits of one long integer: few lanes are quicker so than as an array."""
         lanes = self._lanes

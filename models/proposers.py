@@ -1,18 +1,21 @@
 """Proposers of the harness: what they name is a function of a row's text, and what they keep of a row is looked at.
 
-Owns a proposer that knows the law and names right and wrong drafts by turns, and the keeping of what any proposer is asked and
-told, as one with KV of its own keeps it. Judges nothing.
+Owns a proposer that knows the law and names right and wrong drafts by turns, one that draws them from a law of its own, and the
+keeping of what any proposer is asked and told, as one with KV of its own keeps it. Judges nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from engine_under_test.errors import BadInput
 from engine_under_test.sampling.proposers import PromptLookup
 from engine_under_test.sampling.speculation import Ask, Declaration, Knowledge, Proposal, Proposer, Repair
-from engine_under_test.seams import Noise
+from engine_under_test.seams import Noise, Purpose
 from engine_under_test.types import Request, RowId
 from models.law import Law, Track
 
@@ -68,6 +71,43 @@ class Knowing:
         return tuple(drafts)
 
 
+class Drawing:
+    """Draws each draft from a law that is a function of the text before it, and says so."""
+
+    def __init__(self, vocab_size: int, max_drafts: int) -> None:
+        self._vocab_size = vocab_size
+        self._max_drafts = max_drafts
+
+    @property
+    def declaration(self) -> Declaration:
+        """See `speculation.Proposer`."""
+        return Declaration("drawing", self._max_drafts, Knowledge.FULL)
+
+    def propose(self, asks: Sequence[Ask], noise: Noise) -> Proposal:
+        """See `speculation.Proposer`."""
+        laws: list[npt.NDArray[np.float64]] = []
+        found = []
+        for ask in asks:
+            drafts: list[int] = []
+            for _ in range(min(ask.width, self._max_drafts)):
+                laws.append(self._law(sum(ask.tokens) + 5 * sum(drafts) + 3 * len(drafts)))
+                where = (np.array([ask.params.seed], np.uint64), np.array([ask.row.choice], np.uint32))
+                position = np.array([len(ask.tokens) + len(drafts)], np.uint32)
+                numbers = noise.uniform(*where, position, Purpose.DRAFT, self._vocab_size)[0]
+                drafts.append(int((-np.log(numbers) / laws[-1]).argmin()))
+            found.append(tuple(drafts))
+        return Proposal(tuple(found), np.array(laws) if laws else None)
+
+    def repair(self, repairs: Sequence[Repair]) -> None:
+        """Nothing is kept."""
+
+    def _law(self, number: int) -> npt.NDArray[np.float64]:
+        """Few tokens are likely, others hardly."""
+        weights = np.array([1 + (number * (token + 3) * 7 + token) % 5 * 8 for token in range(self._vocab_size)], np.float64)
+        found: npt.NDArray[np.float64] = weights / weights.sum()
+        return found
+
+
 class Keeping:
     """Any proposer, and what one with KV of its own keeps of each row: the tokens computed last, drafts and all, until it is
     told which of them stand. ``strange``: what it was asked or told that does not fit together, in words."""
@@ -112,13 +152,18 @@ class Keeping:
 
 
 def proposer_from(spec: Any, vocab_size: int) -> Keeping:
-    """{"proposer": "lookup" | "knowing", "width": n}: see `models.build`."""
+    """{"proposer": "lookup" | "knowing" | "drawing", "width": n}: see `models.build`."""
     if not isinstance(spec, Mapping) or set(spec) != {"proposer", "width"} or spec["proposer"] not in PROPOSERS:
         raise BadInput(f'speculation is {{"proposer": {" | ".join(PROPOSERS)}, "width": 1 or more}}, found {spec!r}')
     width = spec["width"]
     if type(width) is not int or width < 1:
         raise BadInput(f"the width of speculation is an integer of at least 1, found {width!r}")
-    return Keeping(PromptLookup(width) if spec["proposer"] == "lookup" else Knowing(vocab_size, width))
+    return Keeping(PROPOSERS[spec["proposer"]](vocab_size, width))
 
 
-PROPOSERS = ("lookup", "knowing")
+def _lookup(vocab_size: int, width: int) -> Proposer:
+    del vocab_size  # it names what it has seen
+    return PromptLookup(width)
+
+
+PROPOSERS: dict[str, Callable[[int, int], Proposer]] = {"lookup": _lookup, "knowing": Knowing, "drawing": Drawing}

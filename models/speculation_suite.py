@@ -23,6 +23,7 @@ SHAPES: dict[str, WalkShape] = {
     "speculating": _in_trouble(speculating_shape()),
     "speculating-deep": _in_trouble(speculating_shape(1, width=4)),
     "speculating-deeper": _in_trouble(one_by_one(speculating_shape(2, width=2))),
+    "speculating-drawn": _in_trouble(speculating_shape(1, "drawing")),
     "speculating-lookup": speculating_shape(0, "lookup", 4),
     "speculating-large": large_shape(1, speculation={"proposer": "knowing", "width": 4}),
 }

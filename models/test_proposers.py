@@ -10,8 +10,10 @@ from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.proposers import PromptLookup
 from engine_under_test.sampling.speculation import Ask, Repair
 from engine_under_test.sequence import Sequence
-from engine_under_test.types import RowId, SamplingParams
+from engine_under_test.types import Request, RowId, SamplingParams
 from models import speculation_suite
+from models.law import Law
+from models.law_of_drafts import verdict
 from models.proposers import Keeping, Knowing, proposer_from
 from properties.suite import Profile, SuiteContext
 from properties.verdict import Verdict
@@ -73,3 +75,24 @@ def test_a_proposer_that_is_not_told_what_fell_makes_the_suite_invalid(monkeypat
     result = speculation_suite.SPECULATION.run(SuiteContext(Profile.QUICK, 5))
     assert result.verdict is Verdict.INVALID
     assert result.failures[0].violation.invariant == "SC-13"
+
+
+def test_the_law_of_drafts_keeps_all_where_both_laws_agree() -> None:
+    law = Law(16)
+    track = law.open(Request("a", (1, 2, 3), SamplingParams(temperature=1.0, seed=5)), 0)
+    track.tokens += [4, 9]
+    law.extend([track], [5])
+    proposed = [law.chances(track, 3), law.chances(track, 4)]
+    assert all(abs(sum(chances) - 1) < 1e-12 for chances in proposed)
+    assert verdict(law, track, 3, (4, 9), proposed)[:2] == [4, 9]
+
+
+def test_the_law_of_drafts_lets_a_draft_fall_that_the_target_never_says() -> None:
+    law = Law(16)
+    params = SamplingParams(temperature=1.0, seed=5, top_k=1)
+    track = law.open(Request("a", (1, 2, 3), params), 0)
+    law.extend([track], [3])
+    said = law.chances(track, 3).index(1.0)
+    draft = (said + 1) % 16
+    track.tokens.append(draft)
+    assert verdict(law, track, 3, (draft,), [[1 / 16] * 16]) == [said]

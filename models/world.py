@@ -17,6 +17,7 @@ from engine_under_test.adapters.base import RemoteTarget, Target, TransactionalT
 from engine_under_test.caps import Caps, LinkFault
 from engine_under_test.errors import RunnerError
 from engine_under_test.events import EventKind
+from engine_under_test.sampling.speculation import Knowledge
 from engine_under_test.seams import Hasher
 from engine_under_test.types import Adapter, Admission, Snapshot
 from models.device import Device, Flight
@@ -74,7 +75,10 @@ class World:
     ) -> None:
         self.target = target
         self.caps = caps = target.caps
-        self.history = History({"target": caps.name, "has_events": caps.has_events})
+        meta = {"target": caps.name, "has_events": caps.has_events}
+        if kept_drafts is not None and kept_drafts.declaration.knowledge is Knowledge.FULL:
+            meta["draws_drafts"] = True
+        self.history = History(meta)
         self.ops = 0
         self.noops = 0
         self.facts = ModelFacts(caps, hasher if caps.has_documented_keys else None)

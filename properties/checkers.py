@@ -48,6 +48,7 @@ class Checker:
     identifier: str
     check: Callable[[Sequence[Record]], Finding]
     needs_events: bool = False
+    needs_certainty: bool = False  # drafts, if there are any, are functions of what stands before them
 
     @property
     def sentence(self) -> str:
@@ -70,7 +71,12 @@ def run_checkers(history: History, checkers: Iterable[Checker] | None = None) ->
     """A verdict of each checker that the target's history can feed."""
     has_events = history.meta.get("has_events", True)
     chosen = CHECKERS if checkers is None else checkers
-    return tuple(_verdict(checker, history) for checker in chosen if has_events or not checker.needs_events)
+    draws_drafts = history.meta.get("draws_drafts", False)
+    return tuple(
+        _verdict(checker, history)
+        for checker in chosen
+        if (has_events or not checker.needs_events) and not (draws_drafts and checker.needs_certainty)
+    )
 
 
 def merged(verdicts: Iterable[CheckerVerdict]) -> Verdict:
@@ -242,13 +248,15 @@ def emitted_tokens_were_drawn_at_their_own_address(records: Sequence[Record]) ->
         for position in range(first, first + event.tokens):
             count += 1
             own = NoiseAddress(request.sampling.seed, event.row.choice, position, _SAMPLE)
-            if landing is None or own not in landing.addresses:
+            at_place = [own._replace(purpose=purpose) for purpose in _PURPOSES]
+            if landing is None or not any(address in landing.addresses for address in at_place):
                 found = f"emitted by plan {event.plan_id}, which did not draw at {tuple(own)}"
                 return Finding(count, violation("ST-3", row_named(event.row), found, "a draw at its own address"))
     return Finding(count)
 
 
 _SAMPLE: Final = 0  # the purpose of a draw that chooses a token (docs/fingerprint.md, "Noise")
+_PURPOSES: Final = (_SAMPLE, 1, 2)  # or that keeps a draft, or chooses what stands in its place
 
 
 def the_same_request_gets_the_same_tokens(records: Sequence[Record]) -> Finding:
@@ -340,6 +348,6 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     Checker("SC-14", counters_equal_their_recount, needs_events=True),
     Checker("SK-3", plan_identifiers_are_never_reused, needs_events=True),
     Checker("ST-3", emitted_tokens_were_drawn_at_their_own_address, needs_events=True),
-    Checker("SE-2", the_same_request_gets_the_same_tokens),
+    Checker("SE-2", the_same_request_gets_the_same_tokens, needs_certainty=True),
 )
 assert all(checker.identifier in CATALOGUE for checker in CHECKERS)

@@ -54,7 +54,8 @@ Record = OpRecord | Event | Output | Landing | Counters | Violation | RankEvent
 
 @dataclass(slots=True)
 class History:
-    """``meta`` is free, but for what the checkers read: ``has_events`` false means that the target shows no events."""
+    """``meta`` is free, but for what the checkers read: ``has_events`` false means that the target shows no events,
+    ``draws_drafts`` true that its tokens depend on drafts that were drawn."""
 
     meta: Mapping[str, Any]
     records: list[Record]

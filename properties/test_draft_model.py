@@ -82,7 +82,7 @@ def test_its_law_is_the_models_own_processed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(runner, "launch", watched)
     proposal = model.propose([ask(width=1)], PhiloxNoise())
     right = processed(seen[0], [RowState(WARM, History(TEXT[:4], TEXT[4:]))])
-    assert proposal.probabilities is not None
+    assert isinstance(proposal.probabilities, torch.Tensor)
     assert torch.equal(proposal.probabilities, right)
     assert int((right > 0).sum()) <= 9
 

@@ -8,6 +8,7 @@ _ENGINE = "engine_under_test/engine.py"
 _SEQUENCE = "engine_under_test/sequence.py"
 _TRANSACTION = "engine_under_test/kv/transaction.py"
 _SCHEDULER = "engine_under_test/scheduling/scheduler.py"
+_HOST = "engine_under_test/sampling/host_verification.py"
 _WALKS = ("speculation",)
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -124,6 +125,36 @@ MUTANTS: tuple[Mutant, ...] = (
         "            self._drafting.landed(seq, num_drafts, len(tokens) - 1)\n",
         "            self._drafting.landed(seq, num_drafts, len(tokens) - 1) if len(tokens) > num_drafts else None\n",
         "Only when all drafts stand is the proposer told: what it computed of those that fell stays.",
+        _WALKS,
+    ),
+    Mutant(
+        "recovered-with-the-noise-of-its-draft",
+        "vllm 54282",
+        "https://github.com/vllm-project/vllm/pull/54282",
+        _HOST,
+        "Purpose.RECOVER if kept < num else Purpose.SAMPLE",
+        "Purpose.DRAFT if kept < num else Purpose.SAMPLE",
+        "Where a draft fell, the token in its place is drawn with the numbers that the draft was drawn with.",
+        _WALKS,
+    ),
+    Mutant(
+        "drafts-judged-by-the-law-of-another-row",
+        "tgi-spec-ids-merge",
+        "https://github.com/huggingface/text-generation-inference/pull/2711",
+        "engine_under_test/drafting.py",
+        "proposal.probabilities[end - len(drafts) : end]",
+        "proposal.probabilities[: len(drafts)]",
+        "Every row's drafts are judged by the law that those of the first row were drawn from.",
+        _WALKS,
+    ),
+    Mutant(
+        "drafts-judged-without-the-filters",
+        "vllm-spec-no-sampling-params",
+        "https://github.com/vllm-project/vllm/pull/10198",
+        _HOST,
+        "        if has_processors(params):\n            truncate(logits[row], params)\n",
+        "",
+        "The law that drafts are judged by lacks top-k, top-p and min-p.",
         _WALKS,
     ),
 )

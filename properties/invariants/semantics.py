@@ -16,6 +16,8 @@ from properties.moment import Execution, Happening, Moment, NoiseAddress
 from properties.verdict import Violation
 
 _SAMPLE: Final = 0  # the purpose of a draw that chooses a token (docs/fingerprint.md, "Noise")
+_ACCEPT: Final = 1  # of one that keeps a draft or lets it fall
+_RECOVER: Final = 2  # of one that chooses a token in the place of a draft that fell
 
 
 def cells_are_lawful(moment: Moment) -> Violation | None:
@@ -90,6 +92,8 @@ def draws_stand_at_their_own_addresses(moment: Moment) -> Violation | None:
 def _warm_addresses_of(execution: Execution) -> tuple[tuple[int, int, int, int], ...]:
     """Those of the rows that need noise, in their order."""
     plan = execution.step.plan
+    if plan.draft_laws:
+        return ()  # of every purpose: see `_addresses_of`
     if plan.num_drafts:
         return tuple([address for address, sampling in _draws_of(plan) if sampling.temperature > 0])
     rows = zip(map(_sampling_of, plan.requests), plan.choices, plan_reading(plan).ends, plan.samples, strict=True)
@@ -106,7 +110,17 @@ _sampling_of: Final = attrgetter("sampling")
 
 
 def _addresses_of(execution: Execution) -> list[NoiseAddress]:
-    return [address for address, _ in _draws_of(execution.step.plan)]
+    plan = execution.step.plan
+    found = [address for address, _ in _draws_of(plan)]
+    columns = zip(plan.draft_laws, plan.num_drafts, plan_reading(plan).ends, execution.result.tokens, strict=True)
+    for row, (law, num, end, tokens) in enumerate(columns if plan.draft_laws else ()):
+        if law is None:
+            continue
+        seed, choice, first = plan.requests[row].sampling.seed, plan.choices[row], end - num
+        found += [NoiseAddress(seed, choice, first + place, _ACCEPT) for place in range(num)]
+        if len(tokens) <= num:
+            found.append(NoiseAddress(seed, choice, first + len(tokens) - 1, _RECOVER))
+    return found
 
 
 def _draws_of(plan: Plan) -> list[tuple[NoiseAddress, SamplingParams]]:
