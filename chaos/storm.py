@@ -16,7 +16,16 @@ from chaos.nemesis import NEMESES
 from engine_under_test.errors import BadInput
 from engine_under_test.execution.schedule import Chance, Chooser, Delays, Priorities
 from models.others import FAMILIES
-from models.walk import WalkShape, large_shape, priority_shape, remote_shape, small_shape, speculating_shape, walk_ops
+from models.walk import (
+    WalkShape,
+    adapter_shape,
+    large_shape,
+    priority_shape,
+    remote_shape,
+    small_shape,
+    speculating_shape,
+    walk_ops,
+)
 from properties.op import Op, OpKind
 
 NUM_OPS = 440  # of the workload: at least 150 steps of the engine
@@ -33,6 +42,8 @@ SHAPES: dict[str, WalkShape] = {
     "large-deeper": large_shape(2),
     "speculating": speculating_shape(),
     "speculating-deep": speculating_shape(1, width=4),
+    "adapters-deep": adapter_shape(1),
+    "adapters-one-slot": adapter_shape(2, num_slots=1),
 }
 
 REMOTE_SHAPES: dict[str, WalkShape] = {

@@ -52,10 +52,11 @@ class AdapterModel:
 
     def launched(self, step: PlannedStep) -> None:
         """Behind the judgement: its loads have their places, and its slots are in use."""
-        reservation = step.reservation
+        facts, reservation, plan_id = self.facts, step.reservation, step.plan.plan_id
+        if facts.lacking:
+            facts.lacking = set()
         if not reservation.adapter_slots:
             return
-        facts, plan_id = self.facts, step.plan.plan_id
         facts.content.update(reservation.adapter_loads)
         facts.in_flight[plan_id] = frozenset(slot for slot in reservation.adapter_slots if slot)
         self._adapters[plan_id] = frozenset(request.adapter for request in step.plan.requests if request.adapter is not None)

@@ -77,6 +77,15 @@ class Reach(StrEnum):
     DRAFTS_PASSED_OVER = "not planned, with drafts proposed"
     DRAFTS_IN_NEW_BLOCK = "block taken for drafts alone"
     DRAFTS_AHEAD = "drafts planned behind a plan in flight"
+    # Adapters, where the target has slots for them.
+    SLOT_FILLED = "adapter loaded into an empty slot"
+    SLOT_TAKEN = "adapter loaded into the slot of another"
+    SLOTS_MIXED = "several adapters in one plan"
+    SLOT_AWAITED = "waited for a slot while others entered"
+    SLOT_AWAITED_LONGEST = "waited for a slot up to the stated bound"
+    SLOT_LOST = "load lost with its plan"
+    VERSIONS_TOGETHER = "two versions of an adapter in one plan"
+    UNLOADED_IN_USE = "adapter unloaded or reloaded while requests use it"
     # A target with a swap pool, or without a check of lengths at its door.
     RESUMED_SWAPPED = "preempted, resumed from the swap pool"
     RESUMED_ANEW = "preempted, resumed from its prompt"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from models.adapter_suite import ADAPTER_SLOTS
 from models.draft_reach import DRAFT_REACHES
 from models.machines.directed import run_stories
 from models.machines.engine import EngineMachine
@@ -24,6 +25,7 @@ from models.refusals import refusal_stories
 from models.rows_suite import SUITE as KEPT_ROWS
 from models.scenarios import Scenario
 from models.shrink import run_once, shrink_world
+from models.slot_reach import SLOT_REACHES
 from models.speculation_suite import SPECULATION
 from models.stories import odd_hash_stories, stories
 from models.trace.suite import SUITE as TRACE
@@ -55,7 +57,7 @@ ENGINE_FLOORS = (*KV_FLOORS, Reach.STALE_RESULT, Reach.REUSED_IDENTIFIER, Reach.
 PORTABLE_FLOORS = (Reach.PROMPT_ONE, Reach.REUSED_IDENTIFIER, Reach.SAME_PROMPT_TWICE, Reach.REFUSED_OTHERWISE)
 _NOT_DIRECTED = (Reach.REFUSED_BLOCK, Reach.HASH_TWO_BIT, Reach.HASH_CONSTANT)
 _NOT_OURS = (Reach.RESUMED_SWAPPED, Reach.RESUMED_ANEW, Reach.OUTGREW)
-DIRECTED_FLOORS = tuple(name for name in Reach if name not in (*_NOT_DIRECTED, *_NOT_OURS, *DRAFT_REACHES))
+DIRECTED_FLOORS = tuple(name for name in Reach if name not in (*_NOT_DIRECTED, *_NOT_OURS, *DRAFT_REACHES, *SLOT_REACHES))
 
 
 def result_of(
@@ -142,6 +144,7 @@ SUITES: tuple[Suite, ...] = (
     REFUSALS,
     WALK,
     SPECULATION,
+    ADAPTER_SLOTS,
     TRACE,
     KEPT_ROWS,
 )

@@ -14,10 +14,12 @@ from typing import Any
 
 from engine_under_test.config import EngineConfig, Order
 from engine_under_test.types import Adapter, Media, Request, SamplingParams
+from models.adapter_tale import adapter_tale
 from models.build import config_to
 from properties.op import Op, OpKind
 
 _MOST_ADDS = 3  # in one iteration
+_ADAPTER_NAMES = ("lora", "other", "third", "fourth")
 _SLOWNESS = 0.8  # how much longer a request takes than it should alone: stop tokens end some early
 _DROPPING: tuple[dict[str, Any], ...] = (
     {"top_k": 1},
@@ -55,6 +57,7 @@ class WalkShape:
     refused_share: float = 0.03
     reset_rate: float = 0.0  # of the cache, faults apart: what was cached is in the remote pool only
     remote_blocks: int = 0  # of the pool in which the prefix cache goes on; 0: there is none
+    adapter_rate: float = 0.0  # of loads, reloads and unloads of adapters
     speculation: Mapping[str, Any] | None = None  # as `models.build` has it
     options: Mapping[str, Any] = field(default_factory=dict)  # of a target written by others
 
@@ -96,6 +99,14 @@ def priority_shape(**changes: Any) -> WalkShape:
     return replace(small, config=replace(small.config, order=Order.PRIORITY, max_overtakes=3), **changes)
 
 
+def adapter_shape(depth: int = 0, num_slots: int = 2, **changes: Any) -> WalkShape:
+    """Small worlds in which nearly every request names one of several adapters, for which there are few slots."""
+    rates = {"namespace_share": 0.9, "adapter_rate": 0.15, "restart_rate": 0.01, "num_live": 5}
+    small = small_shape(depth, **{**rates, **changes})
+    config = replace(small.config, num_blocks=16, max_active_adapters=num_slots, max_adapter_overtakes=2)
+    return replace(small, config=config)
+
+
 def remote_shape(depth: int = 0, **changes: Any) -> WalkShape:
     """Four live choices whose long prompts share prefixes, on a pool that is too small for these, before one that is not."""
     small = small_shape(depth, num_families=2, namespace_share=0.1, reset_rate=0.08, **changes)
@@ -124,6 +135,8 @@ def radix_shape(**changes: Any) -> WalkShape:
 def walk_ops(seed: int, shape: WalkShape) -> Iterator[Op]:
     """The ops of one walk, without end."""
     walk = _Walk(Random(seed), shape)
+    if shape.adapter_rate:
+        yield from adapter_tale(shape.config.adapters, walk.depth)
     iteration = 0
     while True:
         iteration += 1
@@ -147,6 +160,8 @@ class _Walk:
         self.guesses: dict[str, float] = {}  # identifier -> iterations until it is done
         self.choices: dict[str, int] = {}
         self.recent: list[Request] = []
+        self.adapters = list(config.adapters)  # that should be loaded
+        self.versions = {adapter.name: adapter.version for adapter in config.adapters}  # the highest so far
         self.number = 0
         self.now = 0.0
         self.held_for = 0
@@ -170,6 +185,8 @@ class _Walk:
             yield from self._fault()
         elif chance < shape.abort_rate + shape.fault_rate + shape.restart_rate:
             yield Op(OpKind.RESTART)
+        if shape.adapter_rate and rng.random() < shape.adapter_rate:
+            yield from self._change_adapter()
         if shape.reset_rate and rng.random() < shape.reset_rate:
             yield Op(OpKind.RESET_CACHE)
         if self.held_for:
@@ -208,6 +225,42 @@ class _Walk:
         name = self.rng.choice(list(self.guesses))
         del self.guesses[name]
         return Op(OpKind.ABORT, request_id=name)
+
+    def _change_adapter(self) -> Iterator[Op]:
+        """Mostly a new version of one that is there; sometimes a new name, an unload, or what must be refused. At times
+        something goes wrong with it."""
+        rng, listed = self.rng, self.adapters
+        chance = rng.random()
+        if chance < 0.2 and len(listed) > 1:
+            gone = listed.pop(rng.randrange(len(listed)))
+            yield Op(OpKind.UNLOAD_ADAPTER, request_id=gone.name, k=gone.version)
+        elif chance < 0.3:
+            kind = rng.choice((OpKind.LOAD_ADAPTER, OpKind.UNLOAD_ADAPTER))
+            yield Op(kind, request_id=rng.choice(list(self.versions)), k=0)
+        else:
+            name = rng.choice(_ADAPTER_NAMES)
+            version = self.versions[name] = self.versions.get(name, 0) + 1
+            newest = Adapter(name, version)
+            self.adapters = [*[each for each in listed if each.name != name], newest]
+            yield Op(OpKind.LOAD_ADAPTER, request_id=name, k=version)
+            if chance > 0.55:
+                yield from self._trouble_with(newest)
+
+    def _trouble_with(self, adapter: Adapter) -> Iterator[Op]:
+        """The plan that should load it is lost or undone, or a slot is wanted whose last reader may still be on its way."""
+        kind = self.rng.choice(("lost", "undone", "late", "held"))
+        add = Op(OpKind.ADD, request=replace(self._request(), adapter=adapter))
+        abort = [self._abort()] if len(self.guesses) > 1 else []
+        match kind:
+            case "lost":
+                yield from (add, *[_PLAN] * (1 + self.depth), Op(OpKind.ABANDON, k=0, on=self.number % 2 == 1))
+            case "undone":
+                yield from (add, Op(OpKind.ROLLBACK))
+            case "late":
+                yield from (_PLAN, *abort, add, _PLAN)
+            case _:
+                yield from (Op(OpKind.HOLD_FENCES, on=True), _STEP, *abort, add, _STEP, Op(OpKind.HOLD_FENCES, on=False))
+                self.held_for = 0
 
     def _fault(self) -> Iterator[Op]:
         rng = self.rng
@@ -259,7 +312,7 @@ class _Walk:
         sampling = replace(sampling, min_tokens=min(sampling.min_tokens, sampling.max_tokens))
         request = Request(self._name(), prompt, sampling, priority=rng.randint(0, 3))
         if rng.random() < shape.namespace_share:
-            adapters = (None, *shape.config.adapters)
+            adapters = (None, *self.adapters)
             names = ("", "a")
             request = replace(request, tenant=rng.choice(names), cache_salt=rng.choice(names), adapter=rng.choice(adapters))
         if rng.random() < shape.media_share:

@@ -6,6 +6,7 @@ Each re-creates the kind of bug that its origin, a public thread, describes; `or
 from __future__ import annotations
 
 from ci.mutants import (
+    of_adapters,
     of_adjustments,
     of_arithmetic,
     of_decisions,
@@ -53,5 +54,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *of_transfers.MUTANTS,
     *of_remote.MUTANTS,
     *of_ranks.MUTANTS,
+    *of_adapters.MUTANTS,
     *of_overcorrection.MUTANTS,
 )

@@ -24,6 +24,7 @@ _CLASSES = {
     3: "scheduler and continuous batching",
     4: "asynchronous and overlapped scheduling",
     6: "sampling",
+    7: "adapters",
     8: "KV transfers and disaggregation",
     9: "several ranks",
     10: "streaming and front end",

@@ -12,11 +12,12 @@ from typing import Any
 
 from engine_under_test.caps import Caps
 from engine_under_test.events import Event
-from engine_under_test.types import Snapshot
+from engine_under_test.types import Adapter, Snapshot
 from models.build import world_from
 from models.draft_reach import DraftReach
 from models.event_reach import EventReach
 from models.reach import disagreements
+from models.slot_reach import SlotReach
 from models.witness import COUNTED_BY_BOTH, Witness
 from models.world import World, no_collections
 from properties.checkers import run_checkers
@@ -33,6 +34,7 @@ class Driver:
         self.spec = dict(spec)
         self.witness = Witness()
         self.drafts = DraftReach()
+        self.slots = SlotReach()
         self.world = build(spec, on_moment=self._see)
         self.ops: list[Op] = []
         self.evidence: Counter[str] = Counter()  # of checkers, by identifier
@@ -46,6 +48,7 @@ class Driver:
     def _see(self, moment: Moment) -> None:
         self.witness.see(moment)
         self.drafts.see(moment)
+        self.slots.see(moment)
 
     @property
     def caps(self) -> Caps:
@@ -63,6 +66,11 @@ class Driver:
     def live(self) -> Iterable[tuple[str, int, int]]:
         """Choices that are live, in order of acceptance."""
         return self.world.facts.live()
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """Those that requests may name now, in a stable order."""
+        return tuple(sorted(self.world.facts.adapters.listed, key=lambda each: (each.name, each.version)))
 
     def waiting_plans(self) -> list[int]:
         """Plans in flight whose result was not handed in yet, oldest first: LAND applies to the k-th of them."""
@@ -103,7 +111,9 @@ class Driver:
         recount = EventReach(self.caps, str(self.spec.get("hasher", "blake2b")))
         for record, events in _by_op(self.world.history):
             recount.see(record.op, events)
-        return recount.counts + self.drafts.counts, disagreements(recount.counts, self.witness.counts, COUNTED_BY_BOTH)
+        return recount.counts + self.drafts.counts + self.slots.counts, disagreements(
+            recount.counts, self.witness.counts, COUNTED_BY_BOTH
+        )
 
 
 def _by_op(history: History) -> Iterator[tuple[OpRecord, list[Event]]]:

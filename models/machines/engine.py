@@ -42,6 +42,10 @@ class EngineMachine(PortableMachine):
             found += [Op(OpKind.ABANDON, k=k, on=on) for k in lost for on in (False, True)] * 2
         if world.has_landed:
             found += [Op(OpKind.LAND_AGAIN, k=k) for k in (0, 1)]
+        if caps.has_adapter_loads and self.traits.namespaces and (adapters := world.adapters):
+            newest, last = adapters[0], adapters[-1]
+            found += [Op(OpKind.LOAD_ADAPTER, request_id=newest.name, k=newest.version + 1)]
+            found += [Op(OpKind.UNLOAD_ADAPTER, request_id=last.name, k=last.version)] * (len(adapters) > 1)
         if caps.has_reset:
             found += [Op(OpKind.RESET_CACHE)]
         if caps.has_restart and is_busy:

@@ -6,6 +6,7 @@ Owns which operation may come next in which state, so that hardly any is a no-op
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -114,7 +115,8 @@ class PortableMachine(RuleBasedStateMachine):
         if kind == "again" and self.accepted:
             request = data.draw(repeats(self.accepted[-4:], name), label="request")
         else:
-            request = data.draw(requests(self.world.caps, self.traits, name, self.now), label="request")
+            caps = replace(self.world.caps, adapters=self.world.adapters)
+            request = data.draw(requests(caps, self.traits, name, self.now), label="request")
         self.do(Op(OpKind.ADD, request=request))
         self.accepted.append(request)
 

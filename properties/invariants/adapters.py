@@ -19,7 +19,7 @@ from properties.verdict import Violation
 def rows_read_the_adapter_that_they_name(moment: Moment) -> Violation | None:
     """RS-1: the slot of each row holds its adapter, in the version that its request named; slot 0 where it named none.
 
-    Source: vllm #18372 (an adapter loaded under a name in use served the old weights).
+    Source: vllm #47724 (a remembered mapping of rows to slots outlived a load); sglang #8263 (slots found by name).
     """
     step = moment.planned
     assert step is not None
@@ -39,7 +39,7 @@ def rows_read_the_adapter_that_they_name(moment: Moment) -> Violation | None:
 def slots_in_use_are_not_overwritten(moment: Moment) -> Violation | None:
     """RS-1: nothing is loaded into a slot that a plan which has not settled reads from.
 
-    Source: S-LoRA (Sheng et al., MLSys 2024), section 5 (prefetched adapters share the pool with those in use).
+    Source: vllm #47724 (slots of adapters in the running batch were given to others).
     """
     step = moment.planned
     assert step is not None
@@ -58,7 +58,7 @@ def slots_in_use_are_not_overwritten(moment: Moment) -> Violation | None:
 def adapters_of_running_choices_are_resident(moment: Moment) -> Violation | None:
     """RS-1: behind a plan, the adapter of each choice that runs lies in a slot, and each slot holds what the target shows.
 
-    Source: vllm pull 14685 (adapters evicted between two steps of a request that runs).
+    Source: vllm #47724 (a load took the slot of an adapter whose requests were decoding).
     """
     step = moment.planned
     assert step is not None
@@ -81,7 +81,7 @@ def adapters_of_running_choices_are_resident(moment: Moment) -> Violation | None
 def adapters_in_use_are_kept(moment: Moment) -> Violation | None:
     """RS-1: kept are the adapters that may be named and those that live requests named, and no others.
 
-    Source: vllm, `unload_lora_adapter` (requests under way go on with the adapter that they began with).
+    Source: vllm #54839 (an unload that only the front end knew of); sglang #36894 (a use that was never given back).
     """
     known = moment.facts.adapters
     wanted = {*known.listed}
@@ -98,7 +98,7 @@ def adapters_in_use_are_kept(moment: Moment) -> Violation | None:
 def a_rollback_restores_the_slots(moment: Moment) -> Violation | None:
     """RS-1: a plan that was never launched has loaded nothing.
 
-    Source: KV-12, for slots (vLLM frees blocks before an allocator can fail).
+    Source: KV-12 (a rollback restores exactly what was before reserve), for slots.
     """
     before, after = moment.before.adapter_slots, moment.after.adapter_slots
     if before == after:
@@ -111,7 +111,7 @@ def a_rollback_restores_the_slots(moment: Moment) -> Violation | None:
 def nobody_waits_too_long_for_a_slot(moment: Moment) -> Violation | None:
     """SC-8: one who waits because its adapter has no slot sees no more later ones admitted than stated.
 
-    Source: the target's `adapter_overtake_bound`; Sheng et al., Fairness in Serving LLMs, OSDI 2024.
+    Source: the target's `adapter_overtake_bound`; sglang pull 15129 (a loaded adapter kept all others from their turn).
     """
     overtaken, most = moment.facts.adapters.overtaken, moment.caps.adapter_overtake_bound
     if not overtaken or max(overtaken.values()) <= most:
