@@ -18,6 +18,7 @@ from differential.tiny_tasks import NAN, Task, model_of, prompts, trial
 from differential.trials import Trial
 from engine_under_test.types import SamplingParams
 
+_AT_ONCE = (0, 1, 0, 0, 2, 0, 0, 3, 0, 0, 4, 0, 0, 5)  # allocations of launches
 _MIDDLE = 48  # a column of the vocabulary that stands neither first nor last
 _DEEP: tuple[dict[str, Any], ...] = ({}, {"max_plans_in_flight": 2}, {"max_plans_in_flight": 3})  # by depth
 
@@ -115,6 +116,9 @@ def of_streams(seed: int) -> Task:
         told.append(trial(model, setting, floors, max_tokens_per_step=9, max_num_seqs=8, **small, **_DEEP[deep]))
     lost = Setting("streams by chance, depth 2, given up", streams="chance", streams_seed=seed % 1000, loses=4)
     told.append(trial(model, lost, {"plans given up behind one in flight": 2}, **_DEEP[2]))
+    # What a launch asks for before anything is on the device: it fails at once, behind plans that run.
+    refused = Setting("streams by chance, depth 1, memory refused", streams="chance", streams_seed=seed % 1000, refuses=_AT_ONCE)
+    told.append(trial(model, refused, {f"allocation {number} refused": 1 for number in range(1, 6)}, **_DEEP[1]))
     return Task(model, tuple(made), tuple(told))
 
 

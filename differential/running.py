@@ -30,11 +30,13 @@ from engine_under_test.execution.runner import Launch, Runner
 from engine_under_test.scheduling.scheduler import Scheduler
 from engine_under_test.seams import Device, Memory
 from engine_under_test.types import FinishReason, Logprobs, Output, Plan, Request, Reservation, SamplingParams
+from properties.invariants.scheduler_life import held_at_rest
 from properties.verdict import Violation
 
 MakeRunner = Callable[[World, Memory], Runner]
 ROWS_COMPARED = "rows compared with plans"
 _LAUNCHES_KEPT = 8
+_TURNS_TO_REST = 1000  # of a slow device
 _WARMED = "warm "  # in front of the name of a request that only fills the cache
 
 
@@ -203,6 +205,8 @@ def run(
         recorder.reached[ROWS_COMPARED] += rows.num_compared
     due = due_of(world.setting, recorder.plans, memory.refused, recorder.gone)
     found = [each.violation for each in (rows, watch, due) if each is not None and each.violation is not None]
+    if not engine.has_work and (held := _held_at_rest(engine)) is not None:
+        found.append(held)
     return Ran(
         emitted=tuple(gather(asked, outputs, recorder)),
         plans=tuple(recorder.plans),
@@ -247,6 +251,15 @@ def _step(engine: Engine, world: World, recorder: Recorder) -> None:
         recorder.reached["plans given up behind one in flight"] += engine.abandon(step.plan.plan_id, "the host gave it up")
     else:
         engine.step()
+
+
+def _held_at_rest(engine: Engine) -> Violation | None:
+    """What is still held when all requests have ended and every fence had its time. (SC-11)"""
+    for _ in range(_TURNS_TO_REST):
+        engine.poll()
+        if not engine.snapshot().unsettled:
+            break
+    return held_at_rest(engine.snapshot())
 
 
 def _most_steps(requests: Sequence[Request]) -> int:

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from engine_under_test.caps import ReferenceModel
 from engine_under_test.events import Counters
-from engine_under_test.types import FinishReason, Output, RowId, SequenceSnapshot, Status
+from engine_under_test.types import FinishReason, Output, RowId, SequenceSnapshot, Snapshot, Status
 from properties.invariants.predicate import SEQUENCES, Predicate, blocks_named, predicate, row_named, violation
 from properties.moment import ChoiceFacts, Happening, Moment
 from properties.recount import differences
@@ -127,7 +127,11 @@ def a_drained_target_holds_nothing(moment: Moment) -> Violation | None:
 
     Source: mini-sglang #149 (an integrity check that was an empty stub), LMCache pull 3884.
     """
-    after = moment.after
+    return held_at_rest(moment.after, counts_tables=moment.caps.reference_model is ReferenceModel.PER_TABLE)
+
+
+def held_at_rest(after: Snapshot, counts_tables: bool = True) -> Violation | None:
+    """SC-11 of one snapshot. ``counts_tables``: reference counts count those that are here."""
     leftovers = (
         ("live choices", [row_named(s.row_id) for s in after.sequences()]),
         ("reserved blocks", list(after.reservations)),
@@ -140,7 +144,7 @@ def a_drained_target_holds_nothing(moment: Moment) -> Violation | None:
     for what, left in leftovers:
         if left:
             return violation("SC-11", what, ", ".join(map(str, left)), "none behind a drain")
-    if after.ref_counts is not None and moment.caps.reference_model is ReferenceModel.PER_TABLE and any(after.ref_counts):
+    if after.ref_counts is not None and counts_tables and any(after.ref_counts):
         counted = [block for block, count in enumerate(after.ref_counts) if count]
         return violation("SC-11", blocks_named(counted), "with a holder", "count 0 behind a drain")
     return None
