@@ -46,8 +46,9 @@ class StepwiseMemory:
             return True
         self.asked[-1] += 1
         number = len(self.asked) - 1
-        self.refused[-1] = number < len(self._refuses) and self._refuses[number] == self.asked[-1]
-        return not self.refused[-1]
+        is_refused = number < len(self._refuses) and self._refuses[number] == self.asked[-1]
+        self.refused[-1] |= is_refused  # an older plan may ask again before the next launch
+        return not is_refused
 
 
 def with_sick_tokens(weights: LlamaWeights, setting: Setting) -> LlamaWeights:
