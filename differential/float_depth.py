@@ -117,7 +117,8 @@ def of_streams(seed: int) -> Task:
     lost = Setting("streams by chance, depth 2, given up", streams="chance", streams_seed=seed % 1000, loses=4)
     told.append(trial(model, lost, {"plans given up behind one in flight": 2}, **_DEEP[2]))
     # What a launch asks for before anything is on the device: it fails at once, behind plans that run.
-    refused = Setting("streams by chance, depth 1, memory refused", streams="chance", streams_seed=seed % 1000, refuses=_AT_ONCE)
+    name = "streams by chance, depth 1, memory refused"
+    refused = Setting(name, streams="chance", streams_seed=seed % 1000, refuses=_AT_ONCE)
     told.append(trial(model, refused, {f"allocation {number} refused": 1 for number in range(1, 6)}, **_DEEP[1]))
     return Task(model, tuple(made), tuple(told))
 
