@@ -2,9 +2,10 @@
 of its texts, a complete one is one of them, and each token is the one that an independent law gives.
 
 Owns what is judged, how much of it, and the floors. The law knows no library: what a grammar means was put together by hand
-beside it (`properties.grammar_cases`, `properties.languages`), and the draw is that of `models.law_of_filters`. Twice: requests
-served by an engine in every way of `structured_world.WAYS`, and rows straight through both samplers and the law that drafts are
-verified by. A request whose other steps leave nothing that its grammar allows ends with an error, exactly there.
+beside it (`properties.grammar_cases`, `properties.languages`), and the draw is that of `models.law_of_filters`; of a complete
+text `re` and `jsonschema` are asked too. Three times: requests served by an engine in every way of `structured_world.WAYS`;
+rows straight through both samplers and the law that drafts are verified by; and masks of grammars made at random. A request
+whose other steps leave nothing that its grammar allows ends with an error, exactly there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from differential.made_grammars import made, misfit
 from differential.structured_world import WAYS, Floats, Said, Way, laws_of, logits_behind, requests, serve
 from differential.threads import one_thread
 from engine_under_test.sampling import sampler, torch_sampler
@@ -36,6 +38,8 @@ SUITE_ID = "structured-output"
 ROUNDS = {Profile.QUICK: 1, Profile.PR: 3, Profile.NIGHTLY: 40}
 _BATCHES = {Profile.QUICK: 4, Profile.PR: 40, Profile.NIGHTLY: 600}  # of rows straight through the samplers
 _ROWS = 12
+_MADE = {Profile.QUICK: 15, Profile.PR: 200, Profile.NIGHTLY: 3_000}  # grammars at random, masks compared
+_MADE_OUTPUTS, _MADE_TOKENS = 3, 12  # of each, so many outputs of at most so many tokens
 _STATES = 7  # of outputs: so that the state of most is found, and of many is not
 FLOORS: Mapping[str, int] = {  # of each round
     "complete outputs": 80,
@@ -44,6 +48,7 @@ FLOORS: Mapping[str, int] = {  # of each round
     "tokens that were the only ones allowed": 150,
     "tokens that the grammar decided about": 400,
     "ends that the grammar put off": 30,
+    "texts of made grammars": 5,
 }
 
 
@@ -103,6 +108,11 @@ class _Judge:
             found = self._rows(random.Random(f"rows {context.seed} {number}"))
             if found is not None:
                 return Failure(found, name, again)
+        for number in range(_MADE[context.profile]):
+            found = self._masks(random.Random(f"made {context.seed} {number}"))
+            if found is not None:
+                return Failure(found, name, again)
+            self.reached["grammars made"] += 1
         return None
 
     def _round(self, seed: int, shrink_s: float) -> Violation | None:
@@ -127,6 +137,8 @@ class _Judge:
         if spec is not None:
             self.asked["RS-2"] += 1
             wrong = wrong_output(LANGUAGES[spec], TEXTS, tokens, STOPS, is_complete_now=is_stopped)
+            if wrong is None and is_stopped:
+                wrong = misfit(spec, b"".join([TEXTS[token] for token in tokens[:-1]]))
             if wrong is not None:
                 return _violation("RS-2", "grammar", subject, wrong, "the begin of a text of its grammar", said)
         for index, token in enumerate(tokens):
@@ -264,6 +276,34 @@ class _Judge:
             if not (due <= some <= set(left.tokens.tolist()) and abs(found.sum() - 1) < 1e-9):
                 what = "a row of the law that drafts are verified by"
                 return _violation("ST-2", "sampler", what, f"tokens {sorted(some)}", f"tokens {sorted(due)}", each)
+        return None
+
+    # Grammars at random
+
+    def _masks(self, chance: random.Random) -> Violation | None:
+        """The mask behind some outputs of one grammar, each token chosen among the allowed ones."""
+        case = made(chance)
+        title = f"a {case.spec.kind.value} at random"
+        if (why_not := self._grammars.why_not(case.spec)) is not None:
+            return Violation("RS-2", "grammar", title, why_not, "a grammar that can be used", (str(case.spec),))
+        for _ in range(_MADE_OUTPUTS):
+            output: tuple[int, ...] = ()
+            while len(output) < _MADE_TOKENS and not set(output) & set(STOPS):
+                found = set(np.flatnonzero(self._grammars.allowed(case.spec, output, STOPS)).tolist())
+                due = allowed(case.language, TEXTS, output, STOPS)
+                self.asked["RS-2"] += 1
+                if found != due:
+                    spoken = b"".join([TEXTS[token] for token in output])
+                    facts = (f"{'grammar':<13} {case.spec}", f"{'output':<13} {list(output)}, {spoken!r}")
+                    return Violation("RS-2", "grammar", title, f"tokens {sorted(found)}", f"tokens {sorted(due)}", facts)
+                if not due:
+                    break  # the vocabulary can not spell what must follow
+                output += (chance.choice(sorted(due)),)
+            if set(output) & set(STOPS):
+                wrong = misfit(case.spec, b"".join([TEXTS[token] for token in output[:-1]]))
+                if wrong is not None:
+                    return Violation("RS-2", "grammar", title, wrong, "a text that fits", (str(case.spec),))
+                self.reached["texts of made grammars"] += 1
         return None
 
 
