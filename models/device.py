@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain
 from operator import add
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from engine_under_test.events import Misdeclared, Race
 from engine_under_test.execution.fingerprint import FingerprintLaunch, FingerprintRunner
 from engine_under_test.execution.runner import Move
 from engine_under_test.sampling.noise import PhiloxNoise
-from engine_under_test.types import PlannedStep, StepResult
+from engine_under_test.types import Plan, PlannedStep, RowId, StepResult
 from models.allocator_model import Key
 from models.law import POISON, Law, Track
 from models.law_of_drafts import verdict
@@ -94,6 +95,7 @@ class Device:
         self._runner = self._new_runner()
         self._look_at_store()
 
+    law_of_drafts: Callable[[RowId], Any] | None = None  # see `models.proposers.Keeping`
     orders: Callable[[], tuple[tuple[Race, ...], tuple[Misdeclared, ...]]] | None = None  # for devices with streams
 
     @property
@@ -273,7 +275,7 @@ class Device:
         plan, law = flight.step.plan, self._law
         cells: list[npt.NDArray[np.uint64]] = []
         found: list[tuple[int, ...]] = []
-        laws = plan.draft_laws or (None,) * plan.num_rows
+        laws = self._laws_of_drafts(plan)
         for row, (track, end, drafts) in enumerate(zip(flight.tracks, ends, plan.drafts(), strict=True)):
             first, samples = end - len(drafts), plan.samples[row]
             if samples and not plan.num_pending[row]:  # what a plan that was lost had sampled may come to something else
@@ -282,7 +284,7 @@ class Device:
             law.extend([track], [end])
             cells.append(law.cells([track], [end]))
             tokens: list[int] = []
-            if laws[row] is not None and track.temperature > 0:
+            if drafts and laws[row] is not None and track.temperature > 0:
                 tokens = verdict(law, track, first, drafts, laws[row])
             else:
                 for place in range(len(drafts) + 1 if samples else 0):
@@ -295,6 +297,12 @@ class Device:
                 track.tokens += tokens
             found.append(tuple(tokens))
         return np.concatenate(cells), tuple(found)
+
+    def _laws_of_drafts(self, plan: Plan) -> list[Any]:
+        """What each row's drafts were drawn from, by whoever drew them; by the plan, if that is not known any more."""
+        told = plan.draft_laws or (None,) * plan.num_rows
+        known = map(self.law_of_drafts, plan.row_ids()) if self.law_of_drafts is not None else told
+        return [law if own is None else own for law, own in zip(told, known, strict=True)]
 
     def _expected_tokens(self, flight: Flight, ends: list[int]) -> tuple[tuple[int, ...], ...]:
         """What the rows sample by the law; the next plans of these choices compute on it."""

@@ -115,6 +115,7 @@ class Keeping:
     def __init__(self, proposer: Proposer) -> None:
         self._proposer = proposer
         self.kept: dict[RowId, list[int]] = {}
+        self._laws: dict[RowId, Any] = {}
         self.strange: list[str] = []
         self.num_repaired = 0  # rows in which a draft fell, and was taken back
 
@@ -123,6 +124,10 @@ class Keeping:
         """See `speculation.Proposer`."""
         return self._proposer.declaration
 
+    def law_of(self, row: RowId) -> Any:
+        """What the drafts that were proposed last for a row were drawn from, if they were drawn and it is still known."""
+        return self._laws.get(row)
+
     def lengths(self) -> dict[RowId, int]:
         """How many tokens are kept of each row."""
         return {row: len(tokens) for row, tokens in self.kept.items()}
@@ -130,7 +135,11 @@ class Keeping:
     def propose(self, asks: Sequence[Ask], noise: Noise) -> Proposal:
         """See `speculation.Proposer`."""
         proposal = self._proposer.propose(asks, noise)
+        end = 0
         for ask, drafts in zip(asks, proposal.drafts, strict=True):
+            end += len(drafts)
+            if proposal.probabilities is not None:
+                self._laws[ask.row] = proposal.probabilities[end - len(drafts) : end]
             kept = self.kept.get(ask.row, ())
             if list(kept) != list(ask.tokens[: len(kept)]):
                 self.strange.append(f"{ask.row} is asked for drafts behind {list(ask.tokens)}, it keeps {list(kept)}")
@@ -145,6 +154,7 @@ class Keeping:
                 self.strange.append(f"{each.row} is repaired, it keeps nothing of it")
             elif each.confirmed == 0:
                 del self.kept[each.row]
+                self._laws.pop(each.row, None)
             else:
                 self.num_repaired += len(kept) >= each.confirmed
                 del kept[each.confirmed - 1 :]  # the added token is not computed yet

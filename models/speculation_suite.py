@@ -23,7 +23,7 @@ SHAPES: dict[str, WalkShape] = {
     "speculating": _in_trouble(speculating_shape()),
     "speculating-deep": _in_trouble(speculating_shape(1, width=4)),
     "speculating-deeper": _in_trouble(one_by_one(speculating_shape(2, width=2))),
-    "speculating-drawn": _in_trouble(speculating_shape(1, "drawing")),
+    "speculating-drawn": _in_trouble(speculating_shape(1, "drawing", sampled_share=0.9, dropping_share=0.5)),
     "speculating-lookup": speculating_shape(0, "lookup", 4),
     "speculating-large": large_shape(1, speculation={"proposer": "knowing", "width": 4}),
 }
@@ -43,4 +43,4 @@ def _run(context: SuiteContext) -> CheckResult:
     return run_shapes(context, "speculation", SHAPES, walks, num_ops, floors(context.profile))
 
 
-SPECULATION = Suite("speculation", "walks of an engine that speculates", _run, share_s=9.0, has_walk_seeds=True)
+SPECULATION = Suite("speculation", "walks of an engine that speculates", _run, share_s=10.0, has_walk_seeds=True)

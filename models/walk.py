@@ -50,6 +50,7 @@ class WalkShape:
     drain_every: int = 120
     num_families: int = 4
     sampled_share: float = 0.5
+    dropping_share: float = 0.1  # of those that are sampled: with min-p, top-k or top-p
     choices_share: float = 0.1
     namespace_share: float = 0.25
     media_share: float = 0.1
@@ -337,7 +338,7 @@ class _Walk:
         sampling = SamplingParams(max_tokens=max_tokens)
         if rng.random() < shape.sampled_share:
             sampling = replace(sampling, temperature=rng.choice((0.5, 1.0, 2.0)), seed=rng.choice((0, 1, 7, 2**64 - 1)))
-            if rng.random() < 0.1:
+            if rng.random() < shape.dropping_share:
                 sampling = replace(sampling, **rng.choice(_DROPPING))
         if rng.random() < 0.25:
             stops = tuple(sorted(rng.sample(range(shape.config.vocab_size), 2)))

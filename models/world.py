@@ -87,6 +87,8 @@ class World:
         self.device = Device(caps_of_store(caps)) if device is None else device
         self._watch.orders = self.device.orders
         self._watch.kept_drafts = kept_drafts
+        if kept_drafts is not None:
+            self.device.law_of_drafts = kept_drafts.law_of
         if caps.has_remote:
             cast("RemoteTarget", target).attach(self.device)
             self.facts.differs_from_law = self.device.differs_from_law
