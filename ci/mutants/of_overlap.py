@@ -43,8 +43,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "vllm-async-placeholder-underflow",
         "https://github.com/vllm-project/vllm/pull/47900",
         _ENGINE,
-        "        for flight in lost:\n            self._journal.counters.abandoned += 1\n            self._withdraw(flight)\n",
-        "        for flight in lost[-1:]:\n            self._journal.counters.abandoned += len(lost)\n            self._withdraw(flight)\n",
+        "        for flight in lost:\n            self._journal.counters.abandoned += 1\n",
+        "        for flight in lost[-1:]:\n            self._journal.counters.abandoned += len(lost)\n",
         "Rows of the plans behind a lost one stay in flight for ever.",
     ),
     Mutant(
