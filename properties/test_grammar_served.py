@@ -272,3 +272,15 @@ def test_where_other_steps_leave_no_token_that_the_grammar_allows_the_request_al
         "fine": FinishReason.STOP,
     }
     assert "found none behind 1 tokens" in ends["stuck"].message
+
+
+def test_a_runner_without_what_compiles_grammars_ends_the_request_that_has_one_and_no_other(grammars: CompiledGrammars) -> None:
+    engine = Engine(CONFIG, FingerprintRunner(CONFIG.num_blocks, CONFIG.block_size, VOCAB_SIZE), grammars=grammars)
+    for name, sampling in (("plain", replace(ASKING, grammar=None, max_tokens=3)), ("asking", ASKING)):
+        assert engine.submit(Request(name, (1, 2), sampling)).is_accepted
+    while engine.has_work:
+        engine.step()
+    ends = {output.request_id: output for output in engine.take_outputs() if output.finish_reason is not None}
+    assert ends["plain"].finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+    assert ends["asking"].finish_reason is FinishReason.ERROR
+    assert "found nothing; hand it in" in ends["asking"].message

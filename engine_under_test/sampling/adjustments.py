@@ -42,7 +42,7 @@ def keep_grammatical(
     if spec is None:
         return
     if grammars is None:
-        raise RunnerError("a grammar must be compiled by what was handed to the runner (`Grammars`), found nothing; hand it in")
+        raise NothingLeft("a grammar must be compiled by what was handed to the runner (`Grammars`), found nothing; hand it in")
     try:
         row[~grammars.allowed(spec, output, ends)] = -np.inf
     except RunnerError as error:
