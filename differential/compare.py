@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from differential.made_media import spell_out
 from engine_under_test.types import FinishReason, History, Logprobs, LogprobsMode, Request
 from models.law_of_adjustments import adjusted, steps_of, wrong_telling
 from models.law_of_filters import Address, Drawn, kept, masked, next_token, told_of
@@ -98,8 +99,8 @@ class Emitted:
 
     @property
     def forced(self) -> tuple[int, ...]:
-        """What a teacher hands to an oracle: everything that stood before the last token."""
-        return self.request.prompt + self.tokens[:-1]
+        """What a teacher hands to an oracle: everything that stood before the last token, media spelled out."""
+        return spell_out(self.request, self.request.prompt + self.tokens[:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ def _wrongly_told_of_prompt(run: Emitted, oracle: Oracle, share: float) -> Diver
     if len(run.prompt_logprobs) != due:
         what = f"{len(run.prompt_logprobs)} tokens of the prompt are told of, not {due}"
         return _divergence("SE-3", what, run, 0, run.tokens[0], float(abs(len(run.prompt_logprobs) - due)), 0.0, ())
-    truth = oracle.logits(request.prompt, 0) if due else torch.empty(0, 1)
+    truth = oracle.logits(spell_out(request, request.prompt), 0) if due else torch.empty(0, 1)
     for place, (told, row) in enumerate(zip(run.prompt_logprobs, truth[:due], strict=True), start=1):
         slack = share * float(row.std())
         wrong = wrong_telling(told, row.double().numpy(), request.prompt[place], count, slack)

@@ -8,7 +8,7 @@ the rotary positions and the mean squares of RMSNorm in float32.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,16 +35,32 @@ _NAMES = {
 class HfOracle:
     """One model of `transformers`, in one type."""
 
-    def __init__(self, weights: LlamaWeights, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        weights: LlamaWeights,
+        dtype: torch.dtype = torch.float32,
+        given: Callable[[int], torch.Tensor] | None = None,
+    ) -> None:
         self._model = _model(weights.to(dtype=dtype))
+        self._given = given
 
     def logits(self, tokens: Sequence[int], *, begin: int = 0) -> torch.Tensor:
         """[len(tokens) - begin, vocab]: one dense pass without a cache, as `reference.reference_logits`."""
         with torch.inference_mode():
             found: torch.Tensor = self._model(
-                input_ids=torch.tensor([list(tokens)]), use_cache=False, logits_to_keep=len(tokens) - begin
+                **self._inputs(tokens), use_cache=False, logits_to_keep=len(tokens) - begin
             ).logits
         return found[0]
+
+    def _inputs(self, tokens: Sequence[int]) -> dict[str, torch.Tensor]:
+        """A negative token stands for an embedding that `given` knows."""
+        if self._given is None or min(tokens, default=0) >= 0:
+            return {"input_ids": torch.tensor([list(tokens)])}
+        rows = self._model.get_input_embeddings()(torch.tensor([max(token, 0) for token in tokens]))
+        for place, token in enumerate(tokens):
+            if token < 0:
+                rows[place] = self._given(token)
+        return {"inputs_embeds": rows[None]}
 
 
 def state_of(weights: LlamaWeights) -> dict[str, torch.Tensor]:

@@ -30,10 +30,11 @@ from differential.compare import (
     worst_shares,
 )
 from differential.hf_oracle import HfOracle
+from differential.made_media import spell_out
 from differential.reference import reference_cells, reference_logits
 from differential.rounding import Passes, bound_of, rounding_of, rounds_otherwise
 from differential.running import ROWS_COMPARED, MakeRunner, Ran, run, transformer_runner, warmed
-from differential.setting import DTYPES, ModelSpec, Setting, World, plain_world, weights_of
+from differential.setting import DTYPES, ModelSpec, Setting, World, encoder_of, plain_world, weights_of
 from differential.streamed_store import SENTENCES as STREAMS
 from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.execution.runner import Runner
@@ -59,13 +60,14 @@ class Oracles:
 def oracles_of(model: ModelSpec) -> Oracles:
     """Oracle one in float64, oracle two in float32, on the weights as they are stored."""
     loaded: list[HfOracle] = []
+    spelled = encoder_of(model).spelled
 
     def ask_reference(tokens: tuple[int, ...], begin: int) -> torch.Tensor:
-        return reference_logits(weights_of(model), tokens, begin=begin)
+        return reference_logits(weights_of(model), tokens, begin=begin, given=spelled)
 
     def ask_transformers(tokens: tuple[int, ...], begin: int) -> torch.Tensor:
         if not loaded:
-            loaded.append(HfOracle(weights_of(model), torch.float32))
+            loaded.append(HfOracle(weights_of(model), torch.float32, spelled))
         return loaded[0].logits(tokens, begin=begin)
 
     return Oracles(CachedOracle("reference", ask_reference), CachedOracle("transformers", ask_transformers))
@@ -189,14 +191,15 @@ class Judge:
         asked["KV-16"] += len(ran.plans) if self.watches_store else 0
         found = ran.violation
         known = {
-            (each.request.request_id, each.choice): each.request.prompt + each.tokens
+            (each.request.request_id, each.choice): spell_out(each.request, each.request.prompt + each.tokens)
             for each in ran.emitted
             if not set(each.forced).intersection(world.setting.sick_tokens)
         }
         known.update({(warmed(request_id), 0): tokens for (request_id, choice), tokens in known.items() if choice == 0})
         if found is None:
             if self._cells is None:
-                self._cells = CachedCells(lambda tokens: reference_cells(weights_of(self.model), tokens))
+                spelled = encoder_of(self.model).spelled
+                self._cells = CachedCells(lambda tokens: reference_cells(weights_of(self.model), tokens, given=spelled))
             compared = cells.against_reference(ran.written, known, self._cells, cells.TOLERANCES[DTYPES[self.model.dtype]])
             asked["SE-1"] += compared.num
             found = compared.violation

@@ -10,7 +10,7 @@ Never: a tolerance, or a verdict (`compare.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import torch
@@ -37,18 +37,19 @@ def reference_logits(
     *,
     begin: int = 0,
     rounding: Rounding = Rounding.EAGER,
+    given: Callable[[int], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """[len(tokens) - begin, vocab] in `dtype`: row ``i`` holds the logits of the token behind position ``begin + i``.
 
     The weights are read as they are stored (a bfloat16 weight is the number that it is) and everything is computed in
     `dtype`: float64, float32, or bfloat16, where `rounding` says what attention rounds. Rows below `begin` go through the
-    layers, but not through the head.
+    layers, but not through the head. A negative token stands for an embedding that `given` knows, [hidden].
     """
     if dtype not in _INSIDE:
         raise ValueError(f"the reference computes in float64, float32 or bfloat16, found {dtype}; choose one of them")
     config = weights.config
     with torch.inference_mode():
-        hidden = weights.embedding[torch.tensor(tokens, dtype=torch.long)].to(dtype)
+        hidden = _embedded(weights, tokens, given).to(dtype)
         turns = _turns(config, len(tokens), dtype)
         for layer in weights.layers:
             hidden = hidden + _attention(config, layer, _normed(hidden, layer.attention_norm, config.rms_eps), turns, rounding)
@@ -57,12 +58,17 @@ def reference_logits(
         return _projected(last, weights.head)
 
 
-def reference_cells(weights: LlamaWeights, tokens: Sequence[int], dtype: torch.dtype = torch.float64) -> torch.Tensor:
+def reference_cells(
+    weights: LlamaWeights,
+    tokens: Sequence[int],
+    dtype: torch.dtype = torch.float64,
+    given: Callable[[int], torch.Tensor] | None = None,
+) -> torch.Tensor:
     """[2, layers, len(tokens), kv_heads, head]: the keys, turned, and the values that a cache holds of these tokens."""
     config = weights.config
     kept = []
     with torch.inference_mode():
-        hidden = weights.embedding[torch.tensor(tokens, dtype=torch.long)].to(dtype)
+        hidden = _embedded(weights, tokens, given).to(dtype)
         turns = _turns(config, len(tokens), dtype)
         for layer in weights.layers:
             normed = _normed(hidden, layer.attention_norm, config.rms_eps)
@@ -70,6 +76,11 @@ def reference_cells(weights: LlamaWeights, tokens: Sequence[int], dtype: torch.d
             hidden = hidden + _attention(config, layer, normed, turns, Rounding.EAGER)
             hidden = hidden + _gated(layer, _normed(hidden, layer.mlp_norm, config.rms_eps))
     return torch.stack(kept, dim=1)
+
+
+def _embedded(weights: LlamaWeights, tokens: Sequence[int], given: Callable[[int], torch.Tensor] | None) -> torch.Tensor:
+    rows = [weights.embedding[token] if token >= 0 or given is None else given(token) for token in tokens]
+    return torch.stack(rows)
 
 
 def _product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

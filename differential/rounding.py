@@ -29,7 +29,7 @@ import torch
 from differential.compare import LEAST_ROWS, CachedOracle, Divergence, Emitted, Oracle, Seen
 from differential.hf_oracle import HfOracle
 from differential.reference import Rounding, reference_logits
-from differential.setting import ModelSpec, Setting, weights_of
+from differential.setting import ModelSpec, Setting, encoder_of, weights_of
 
 # What a run may come to, by where its attention rounds.
 BOUNDS = {Rounding.EAGER: 0.4, Rounding.TILED: 0.4, Rounding.FUSED: 0.65}
@@ -66,13 +66,14 @@ class Passes:
     def _pass(self, name: str, rounding: Rounding | None) -> CachedOracle:
         if name not in self._known:
             weights = weights_of(self.model)
-            others = HfOracle(weights, torch.bfloat16) if rounding is None else None
+            spelled = encoder_of(self.model).spelled
+            others = HfOracle(weights, torch.bfloat16, spelled) if rounding is None else None
 
             def ask(tokens: tuple[int, ...], begin: int) -> torch.Tensor:
                 if others is not None:
                     return others.logits(tokens, begin=begin)
                 assert rounding is not None
-                return reference_logits(weights, tokens, torch.bfloat16, begin=begin, rounding=rounding)
+                return reference_logits(weights, tokens, torch.bfloat16, begin=begin, rounding=rounding, given=spelled)
 
             self._known[name] = CachedOracle(name, ask)
         return self._known[name]

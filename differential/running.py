@@ -19,7 +19,7 @@ from differential.compare import Emitted
 from differential.faults import Due, StepwiseMemory, due_of, refusals, sick_product, with_sick_tokens
 from differential.preempting import PreemptingScheduler
 from differential.rows_watch import HasRows, RowsWatch
-from differential.setting import Setting, World, weights_of
+from differential.setting import Setting, World, encoder_of, weights_of
 from differential.stores import HasStore, StoreWatch, Written
 from differential.streamed_store import StreamedRunner, disorder_of
 from differential.ways import ALLOCATIONS, counted
@@ -144,6 +144,9 @@ class Recorder:
         self.reached["most rows"] = max(self.reached["most rows"], plan.num_rows)
         self.reached["prefills beside decodes"] += 0 < decodes < plan.num_rows
         self.reached["tokens in flight"] += sum(plan.num_pending)
+        for start, hits, request in zip(plan.starts, plan.hit_blocks, plan.requests, strict=True):
+            if any(item.start < start < item.start + item.length for item in request.media):
+                self.reached["hits that end inside an item" if hits else "items cut by a chunk"] += 1
         self.reached["blocks copied"] += len(reservation.copies)
         self.reached["blocks evicted"] += len(reservation.evicted)
 
@@ -168,6 +171,7 @@ def transformer_runner(world: World, memory: Memory) -> Runner:
             is_batch_invariant=world.setting.is_batch_invariant,
             packs_weights=world.setting.packs_weights,
             buckets=world.setting.buckets,
+            media=encoder_of(world.model),
             product=sick_product(weights, world.setting),
         )
 

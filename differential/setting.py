@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from differential.made_media import MadeEncoder
 from engine_under_test.config import EngineConfig
 from engine_under_test.errors import BadInput, ConfigError
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
@@ -167,6 +168,12 @@ def _as_like(name: str, value: Any) -> Any:
 def weights_of(model: ModelSpec) -> LlamaWeights:
     """The weights, remembered for the model asked for last."""
     return _weights(json.dumps(asdict(model), sort_keys=True))
+
+
+def encoder_of(model: ModelSpec) -> MadeEncoder:
+    """What makes embeddings of media in trials of a model."""
+    weights = weights_of(model)
+    return MadeEncoder(weights.config.hidden_size, weights.embedding.dtype)
 
 
 @lru_cache(maxsize=2)

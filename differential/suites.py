@@ -75,6 +75,7 @@ SAMPLER_LAW, PROCESSED, STREAMED_TEXT, FLOAT_SETTINGS, FLOAT_RUNNER, FLOAT_NUMER
     _suite("float-numerics", "language models, numerics", "float_numerics.check_float_numerics", 14.0, _BOTH),
 )
 FLOAT_BUCKETS = _suite("float-buckets", "language models, padded buckets", "float_buckets.check_float_buckets", 8.0, _BOTH)
+FLOAT_MEDIA = _suite("float-media", "language models, media", "float_media.check_float_media", 10.0, _BOTH)
 FLOAT_KERNELS, KERNEL_NUMBERS, MADE_MODELS, SMOLLM2 = (
     _suite("float-kernels", "language models, Triton kernels", "float_kernels.check_float_kernels", 25.0, _BOTH, **_MINUTES),
     _suite("kernel-numbers", "Triton kernels by themselves", "kernel_numbers.check_kernel_numbers", 20.0, _MODEL, **_MINUTES),
@@ -103,6 +104,7 @@ SUITES: tuple[Suite, ...] = (
     FLOAT_NUMERICS,
     ADAPTERS,
     FLOAT_BUCKETS,
+    FLOAT_MEDIA,
     FLOAT_KERNELS,
     MADE_MODELS,
     KERNEL_NUMBERS,

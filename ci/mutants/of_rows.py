@@ -8,6 +8,8 @@ _ROWS = "engine_under_test/execution/rows.py"
 _GRAPHS = "engine_under_test/execution/graphs.py"
 _KEPT = ("kept-rows",)
 _BUCKETS = ("float-buckets",)
+_MEDIA = "engine_under_test/execution/media.py"
+_EMBEDDED = ("float-media",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -131,5 +133,54 @@ MUTANTS: tuple[Mutant, ...] = (
         "            self.recordings[key] = self._record(self._body, own)",
         "A recording goes on with the tensors that it was recorded on.",
         _BUCKETS,
+    ),
+    Mutant(
+        "media-rows-from-the-first",
+        "ours",
+        "",
+        _MEDIA,
+        "item.digest, first - item.start, item.length)",
+        "item.digest, 0, item.length)",
+        "A chunk or a hit that ends inside an item is followed by the item's first embeddings again.",
+        _EMBEDDED,
+    ),
+    Mutant(
+        "media-known-by-its-row",
+        "TensorRT-LLM 12306",
+        "https://github.com/NVIDIA/TensorRT-LLM/pull/12306",
+        _MEDIA,
+        "        key = part.digest, part.length",
+        "        key = str(part.row), part.length",
+        "Items are looked up by what stands around them, not by what they are: another one of that length gets their embeddings.",
+        _EMBEDDED,
+    ),
+    Mutant(
+        "media-at-the-beginning-of-its-row",
+        "ours",
+        "",
+        _MEDIA,
+        "MediaPart(row, begin + first - start,",
+        "MediaPart(row, begin,",
+        "An item stands where its row begins in the batch, not where its placeholders are.",
+        _EMBEDDED,
+    ),
+    Mutant(
+        "media-forgotten-by-a-recording",
+        "ours",
+        "",
+        _GRAPHS,
+        " and adapters is None and not batch.media:",
+        " and adapters is None:",
+        "A chunk of one token under an item is taken for a decode and replayed, which knows tokens alone.",
+        _EMBEDDED,
+    ),
+    Mutant(
+        "media-offset-ignored-in-cells",
+        "vllm 36708",
+        "https://github.com/vllm-project/vllm/pull/36708",
+        "engine_under_test/execution/cells.py",
+        "            offsets = np.arange(first - item.start, end - item.start, dtype=np.uint64)",
+        "            offsets = np.arange(0, end - first, dtype=np.uint64)",
+        "What is computed under an item depends on where a chunk begins in it.",
     ),
 )

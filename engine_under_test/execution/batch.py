@@ -13,6 +13,7 @@ import torch
 
 from engine_under_test.errors import RunnerError
 from engine_under_test.execution.asked import PromptPart
+from engine_under_test.execution.media import MediaPart, parts_of
 from engine_under_test.execution.rows import KeptRows
 from engine_under_test.execution.verifying import Places, places_of
 from engine_under_test.sampling.sampler import Draws
@@ -26,7 +27,7 @@ class Batch:
     ``tokens``, ``positions`` and ``slots`` [n] int64, 0 for a token that is in flight; ``tables`` [rows, blocks] int32, padded
     with the padding block; ``lengths`` [rows] int32, start + n of a row; ``starts`` [rows] int32; ``row_begins`` [rows + 1]
     int32; ``sampled`` int64: where the last tokens of the rows that sample stand, and then the positions of
-    `asked.prompt_parts`. ``pending``: where in `tokens`, and whose.
+    `asked.prompt_parts`. ``pending``: where in `tokens`, and whose. ``media``: what of items stands at which of the tokens.
     """
 
     block_size: int
@@ -42,6 +43,7 @@ class Batch:
     start_list: tuple[int, ...]
     row_begin_list: tuple[int, ...]
     pending: tuple[tuple[int, RowId], ...]
+    media: tuple[MediaPart, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -108,7 +110,14 @@ def lay_out(
         start_list=plan.starts,
         row_begin_list=begins,
         pending=pending,
+        media=_media(plan, rows, begins) if rows.has("media") else (),
     )
+
+
+def _media(plan: Plan, rows: KeptRows, begins: Sequence[int]) -> tuple[MediaPart, ...]:
+    columns = enumerate(zip(begins, plan.starts, plan.num_tokens, strict=False))
+    parts = (parts_of(rows.value("media", row), row, *numbers) for row, numbers in columns)
+    return tuple(chain.from_iterable(parts))
 
 
 def draws(plan: Plan, rows: KeptRows) -> Draws:

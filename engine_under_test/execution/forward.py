@@ -14,6 +14,7 @@ from torch.nn import functional
 from engine_under_test.execution.adapter_slots import RowAdapters
 from engine_under_test.execution.attention import Attention
 from engine_under_test.execution.batch import Batch
+from engine_under_test.execution.media import MediaEmbeddings
 from engine_under_test.execution.memory import StepMemory
 from engine_under_test.execution.tiles import TILE_TOKENS, in_tiles
 from engine_under_test.model import llama
@@ -23,8 +24,16 @@ from engine_under_test.model.weights import LlamaConfig, LlamaWeights
 class WholeForward:
     """Every product over all tokens of the batch at once."""
 
-    def __init__(self, weights: LlamaWeights, attention: Attention, memory: StepMemory, product: llama.Product) -> None:
+    def __init__(
+        self,
+        weights: LlamaWeights,
+        attention: Attention,
+        memory: StepMemory,
+        product: llama.Product,
+        media: MediaEmbeddings | None = None,
+    ) -> None:
         self._product = product
+        self._media = media
         self._weights = weights
         self._attention = attention
         self._memory = memory
@@ -36,7 +45,7 @@ class WholeForward:
         product = self._product if adapters is None else adapters.whole(self._product)
         weights, config, dtype = self._weights, self._weights.config, keys.dtype
         take_hidden(self._memory, config, batch.num_tokens, dtype)
-        hidden = llama.embed(weights, batch.tokens)
+        hidden = embed(weights, batch, self._media)
         by = llama.angles(config, batch.positions, dtype)
         for number, layer in enumerate(weights.layers):
             take_layer(self._memory, config, number, batch, batch.num_tokens, dtype)
@@ -68,7 +77,10 @@ class TiledForward:
     where the tests ran) on a row's place in its tile. So a token comes to the same bits whatever shares its tile.
     """
 
-    def __init__(self, weights: LlamaWeights, attention: Attention, memory: StepMemory) -> None:
+    def __init__(
+        self, weights: LlamaWeights, attention: Attention, memory: StepMemory, media: MediaEmbeddings | None = None
+    ) -> None:
+        self._media = media
         self._weights = weights
         self._attention = attention
         self._memory = memory
@@ -81,7 +93,7 @@ class TiledForward:
         n = batch.num_tokens
         padded = -(-n // TILE_TOKENS) * TILE_TOKENS
         take_hidden(self._memory, config, padded, dtype)
-        hidden = in_tiles(llama.embed(weights, batch.tokens))
+        hidden = in_tiles(embed(weights, batch, self._media))
         angles = [llama.angles(config, positions, dtype) for positions in in_tiles(batch.positions)]
         products: list[llama.Product] = [
             functional.linear if adapters is None else adapters.tile(begin, TILE_TOKENS) for begin in range(0, n, TILE_TOKENS)
@@ -101,6 +113,12 @@ class TiledForward:
         self._memory.take("logits", -(-num // TILE_TOKENS) * TILE_TOKENS * torch.float32.itemsize * config.vocab_size)
         sampled = in_tiles(torch.cat(hidden)[batch.sampled])
         return torch.cat([llama.logits(tile, weights) for tile in sampled])[:num]
+
+
+def embed(weights: LlamaWeights, batch: Batch, media: MediaEmbeddings | None) -> torch.Tensor:
+    """[n, hidden]: of tokens, and of media where they stand."""
+    hidden = llama.embed(weights, batch.tokens)
+    return hidden if media is None else media.lay_over(hidden, batch.media)
 
 
 def take_hidden(memory: StepMemory, config: LlamaConfig, num_tokens: int, dtype: torch.dtype) -> None:

@@ -29,6 +29,7 @@ from engine_under_test.execution.adapter_slots import RowAdapters
 from engine_under_test.execution.attention import Attention, decode_attention_of
 from engine_under_test.execution.batch import Batch
 from engine_under_test.execution.forward import WholeForward
+from engine_under_test.execution.media import MediaEmbeddings
 from engine_under_test.execution.memory import StepMemory
 from engine_under_test.model import llama
 from engine_under_test.model.weights import LlamaWeights
@@ -199,8 +200,9 @@ class BucketedForward:
         buckets: Sequence[int],
         stores: tuple[torch.Tensor, torch.Tensor],
         block_size: int,
+        media: MediaEmbeddings | None = None,
     ) -> None:
-        self._whole = WholeForward(weights, attention, memory, product)
+        self._whole = WholeForward(weights, attention, memory, product, media)
         self._memory = memory
         device = weights.embedding.device
         body = _DecodeBody(weights, attention, product, stores, block_size)
@@ -212,9 +214,9 @@ class BucketedForward:
         self, batch: Batch, keys: torch.Tensor, values: torch.Tensor, adapters: RowAdapters | None = None
     ) -> torch.Tensor:
         """See `WholeForward`. Keys and values are those that the recordings were made with; what has
-        adapters is not recorded."""
+        adapters or media is not recorded."""
         logits: torch.Tensor | None = None
-        if batch.is_decode and adapters is None:
+        if batch.is_decode and adapters is None and not batch.media:
             self._memory.take("logits of a bucket", self._logit_bytes * batch.num_rows)
             logits = self.graphs.run(batch)
         if logits is None:

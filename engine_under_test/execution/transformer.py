@@ -26,6 +26,7 @@ from engine_under_test.execution.device import ImmediateDevice
 from engine_under_test.execution.forward import TiledForward, WholeForward
 from engine_under_test.execution.graphs import BucketedForward, GraphCache
 from engine_under_test.execution.landing import DeviceLaunch, LastSamples, Outcome
+from engine_under_test.execution.media import MediaEmbeddings, MediaEncoder
 from engine_under_test.execution.memory import StepMemory
 from engine_under_test.execution.moves import BlockMove, BlockMoves
 from engine_under_test.execution.products import PackedProduct, choose_product
@@ -77,6 +78,7 @@ class TransformerRunner:
     ``adapters``: where the weights of adapters lie, to be
     loaded into ``num_adapter_slots`` slots as plans say; without it requests with adapters are refused.
     ``packs_weights``: decodes on a CPU are quicker, for three times the weights' memory (float32; not in the invariant mode).
+    ``media``: what makes embeddings of items; without it requests with media are refused.
     ``buckets``: batches of decodes are padded to one of these numbers of rows, and each is recorded once (`graphs.py`).
     """
 
@@ -94,6 +96,7 @@ class TransformerRunner:
         packs_weights: bool = False,
         product: Product | None = None,
         buckets: Sequence[int] = (),
+        media: MediaEncoder | None = None,
         processors: Processors = NO_PROCESSORS,
         grammars: Grammars | None = None,
         adapters: AdapterLibrary | None = None,
@@ -131,14 +134,16 @@ class TransformerRunner:
         if product is None:
             product = choose_product(weights, packs_weights=packs_weights)
         self._packs = isinstance(product, PackedProduct) and not is_batch_invariant
+        self._has_media = media is not None
+        items = None if media is None else MediaEmbeddings(media, config.hidden_size, self._dtype, self._place)
         self._forward: TiledForward | WholeForward | BucketedForward
         if is_batch_invariant:
-            self._forward = TiledForward(weights, self._attention, self._memory)
+            self._forward = TiledForward(weights, self._attention, self._memory, items)
         elif buckets:
             stores = self.keys, self.values
-            self._forward = BucketedForward(weights, self._attention, self._memory, product, buckets, stores, block_size)
+            self._forward = BucketedForward(weights, self._attention, self._memory, product, buckets, stores, block_size, items)
         else:
-            self._forward = WholeForward(weights, self._attention, self._memory, product)
+            self._forward = WholeForward(weights, self._attention, self._memory, product, items)
         self._pages = tuple(Page(BUFFER, block) for block in range(num_blocks + 1))
         one = self.keys[:, :block_size]
         self.block_bytes = 2 * one.numel() * one.element_size()
@@ -187,7 +192,7 @@ class TransformerRunner:
         foreign = [
             row
             for row, request in enumerate(plan.requests)
-            if request.media or (request.adapter is not None and not has_adapters)
+            if (request.media and not self._has_media) or (request.adapter is not None and not has_adapters)
         ]
         if foreign:
             names = ", ".join(repr(plan.requests[row].request_id) for row in foreign)
