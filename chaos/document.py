@@ -17,8 +17,8 @@ from engine_under_test.distributed.rank_messages import RankPhase
 
 _OF_CONNECTIONS: Final = """\
 `assay chaos --connector` and the suite `connectors` run a real `assay kv-store` behind a Toxiproxy
-([toxiproxy.md](toxiproxy.md)), with two engines on real connections: whole ones, judged by all the catalogue, in turn with
-bare ends that move large blocks; `--faults` takes these kinds too. First each kind strikes alone, a toxic in both
+([toxiproxy.md](toxiproxy.md)), with two engines on real connections: whole ones, one of them on the simulated
+device, each at a depth of overlap of its own, judged by all the catalogue, in turn with bare ends that move large blocks; `--faults` takes these kinds too. First each kind strikes alone, a toxic in both
 directions, on every link or on that of one engine, until it has touched traffic; whoever is out of it keeps its connection;
 then several fall together; then everything is healed and comes to its end, an engine stores what another one loads, and the
 store is asked for every key and for all its room. What a fault did is counted from what the ends saw of it, and one that
@@ -77,8 +77,9 @@ def _blows() -> Iterator[str]:
     yield "`chaos/rank_strikes.py` deals these to one process of a group of ranks, at a chosen phase of a chosen step"
     yield f"({phases}). They heal by a new generation of the group and of the engine; users see the"
     yield "same tokens, or an error that names the rank (`Policy` in `engine_under_test/distributed/rank_supervisor.py`). DI-1,"
-    yield "DI-2, SC-5, SC-11 and SE-2 watch. Real processes, hence not bit-for-bit repeatable: the suite `ranks` records what"
-    yield "happened, and shrinks nothing."
+    yield "DI-2, SC-5, SC-11 and SE-2 watch. A group computes fingerprints, or a small Llama with fewer KV heads"
+    yield "than four ranks. A storm that is not over in its time counts as hung, and says where. Real processes, hence not"
+    yield "bit-for-bit repeatable: the suite `ranks` records what happened, and shrinks nothing."
     yield from ("", "| blow | what happens | how it is noticed |", "|---|---|---|")
     for blow, meaning in MEANINGS.items():
         yield f"| `{blow.value}` | {meaning} | {NOTICED[blow]} |"

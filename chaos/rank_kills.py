@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from random import Random
+from typing import Final
 
 from chaos.rank_strikes import IN_CONTAINERS, STRIKE, Blow, Strike, to_argument
 from chaos.real_runs import hang_in
 from engine_under_test.config import EngineConfig
-from engine_under_test.distributed.rank_config import FingerprintModel, Patience, RankConfig
+from engine_under_test.distributed.rank_config import FingerprintModel, Patience, RandomLlama, RankConfig, RankModel
 from engine_under_test.distributed.rank_messages import RankPhase
 from engine_under_test.distributed.rank_processes import Launcher, LocalProcess
 from engine_under_test.distributed.rank_supervisor import Policy, RankSupervisor
@@ -27,6 +28,7 @@ from engine_under_test.distributed.ranks import Ranks
 from engine_under_test.engine import Engine
 from engine_under_test.events import Event, RankEvent, RankEventKind
 from engine_under_test.execution.fingerprint import FingerprintRunner
+from engine_under_test.execution.runner import Runner
 from engine_under_test.types import FinishReason, Output, Request, SamplingParams
 from properties.checkers import CHECKERS, CheckerVerdict, run_checkers
 from properties.history import History
@@ -40,7 +42,13 @@ PATIENCE = Patience(beat_s=0.1, silence_s=2.0, step_s=4.0)
 STEP_PHASES = (RankPhase.BEFORE_PLAN, RankPhase.IN_COLLECTIVE, RankPhase.BEFORE_REPLY)
 _BLOWS = tuple(blow for blow in Blow if blow not in IN_CONTAINERS)
 _NUM_REQUESTS = 6
+_VOCAB = 64
+LLAMA: Final = RandomLlama(
+    {"vocab_size": _VOCAB, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_size": 8,
+     "intermediate_size": 32}, seed=5,
+)  # fmt: skip
 LONGEST_S = 60.0  # of a storm: many times what it takes; whoever is not through by then hangs
+_LLAMA_SHARE = 1 / 3
 _FALSE_ALARMS = 1  # a machine may be so busy that a healthy rank is silent for too long
 
 Struck = Callable[[Strike, Ranks], None]
@@ -56,13 +64,19 @@ class RankStorm:
     strikes: tuple[Strike, ...]
     depth: int = 1
     outside: str = ""  # what befalls the rank that holds
+    is_llama: bool = False  # what they compute: a Llama with fewer KV heads than four ranks, or fingerprints
 
     @property
     def title(self) -> str:
         """What this storm is, in a line."""
         blows = "; ".join(f"rank {each.rank}, generation {each.generation}: {each.words}" for each in self.strikes)
         what = f"{blows or 'no blow'}{self.outside and f': {self.outside}'}"
-        return f"{self.world_size} ranks, seed {self.seed:#x}, depth {self.depth}, {self.policy}: {what}"
+        ranks = f"{self.world_size} ranks{' of a Llama' if self.is_llama else ''}"
+        return f"{ranks}, seed {self.seed:#x}, depth {self.depth}, {self.policy}: {what}"
+
+    @property
+    def model(self) -> RankModel:
+        return LLAMA if self.is_llama else FingerprintModel(_VOCAB)
 
 
 @dataclass(slots=True)
@@ -109,11 +123,14 @@ class RankRun:
 
 
 def every_storm(seed: int, world_sizes: Sequence[int] = (2, 4)) -> Iterator[RankStorm]:
-    """Each blow at each phase under each policy, at a rank and a step drawn from the seed."""
+    """Each blow at each phase under each policy, at a rank and a step drawn from the seed; under one policy also on a Llama."""
     for number, (world_size, blow, phase, policy) in enumerate(product(world_sizes, _BLOWS, STEP_PHASES, Policy)):
         random = Random(f"ranks/{seed}/{number}")
         strike = Strike(blow, phase, random.randrange(world_size), random.randint(2, 8))
-        yield RankStorm(seed * 1000 + number, world_size, policy, (strike,), random.randint(0, 2))
+        storm = RankStorm(seed * 1000 + number, world_size, policy, (strike,), random.randint(0, 2))
+        yield storm
+        if policy is Policy.CONTINUE:
+            yield replace(storm, is_llama=True)
 
 
 def draw_rank_storm(seed: int, world_size: int) -> RankStorm:
@@ -124,7 +141,8 @@ def draw_rank_storm(seed: int, world_size: int) -> RankStorm:
         Strike(random.choice(blows), random.choice(STEP_PHASES), random.randrange(world_size), random.randint(1, 8), generation)
         for generation in range(1, random.choice((2, 2, 3)))
     )
-    return RankStorm(seed, world_size, random.choice(tuple(Policy)), strikes, random.randint(0, 2))
+    policy, depth = random.choice(tuple(Policy)), random.randint(0, 2)
+    return RankStorm(seed, world_size, policy, strikes, depth, is_llama=random.random() < _LLAMA_SHARE)
 
 
 def run_rank_storm(
@@ -150,13 +168,18 @@ def run_rank_storm(
 def _run_storm(run: RankRun, launcher: Launcher, patience: Patience, interface: str, struck: Struck | None) -> None:
     began, storm = time.monotonic(), run.storm
     config = EngineConfig(
-        num_blocks=24, block_size=4, vocab_size=64, max_tokens_per_step=16, max_num_seqs=4, max_plans_in_flight=storm.depth + 1
+        num_blocks=24,
+        block_size=4,
+        vocab_size=_VOCAB,
+        max_tokens_per_step=16,
+        max_num_seqs=4,
+        max_plans_in_flight=storm.depth + 1,
     )
     requests = tuple(_requests(storm.seed, config.vocab_size))
-    _serve_twins(run.history, config, requests)
+    _serve_twins(run.history, config, requests, storm.model)
     recorder = _Recorder(run.history, storm.strikes, patience)
     ranks = RankConfig(
-        storm.world_size, FingerprintModel(config.vocab_size), config.num_blocks, config.block_size, patience=patience,
+        storm.world_size, storm.model, config.num_blocks, config.block_size, patience=patience,
         interface=interface, phases=STRIKE, phases_argument=to_argument(storm.strikes),
     )  # fmt: skip
     with Ranks(ranks, launcher, tell=recorder.rank) as group:
@@ -302,12 +325,22 @@ def _requests(seed: int, vocab_size: int) -> Iterator[Request]:
         yield Request(f"r{number}", prompt, sampling)
 
 
-def _serve_twins(history: History, config: EngineConfig, requests: Sequence[Request]) -> None:
+def _serve_twins(history: History, config: EngineConfig, requests: Sequence[Request], model: RankModel) -> None:
     """The same requests under other names through an engine of one rank that nothing befalls."""
-    engine = Engine(config, FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size))
+    engine = Engine(config, _alone(config, model))
     for request in requests:
         twin = replace(request, request_id=f"twin of {request.request_id}")
         history.add_op(Op(OpKind.ADD, request=twin), admission=engine.submit(twin))
     while engine.has_work:
         engine.step()
     history.extend(engine.take_outputs())
+
+
+def _alone(config: EngineConfig, model: RankModel) -> Runner:
+    """What the ranks compute together, computed by one."""
+    if not isinstance(model, RandomLlama):
+        return FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size)
+    from engine_under_test.execution.transformer import TransformerRunner  # fingerprints need no torch
+    from engine_under_test.model.weights import LlamaConfig, tiny_random
+
+    return TransformerRunner(tiny_random(LlamaConfig(**model.shape), model.seed), config.num_blocks, config.block_size)

@@ -46,8 +46,8 @@ LONGEST_OP_S = 0.1  # of a walk, for each rank: many times what it takes
 
 def storms_of(profile: Profile, seed: int) -> Iterator[RankStorm]:
     """A kill and a frozen rank in the quick profile; in pr kills at each phase, another one during the recovery, and one of
-    each other blow at phases that take turns from seed to seed, but for a stall, which takes longest to be noticed; everything
-    at night."""
+    each other blow at phases that take turns from seed to seed, but for a stall, which takes longest to be noticed, and a kill
+    among ranks of a Llama; everything at night."""
     if profile is Profile.NIGHTLY:
         yield from every_storm(seed)
         return
@@ -66,6 +66,9 @@ def storms_of(profile: Profile, seed: int) -> Iterator[RankStorm]:
         if number == 3:
             strikes += (Strike(Blow.KILL, RankPhase.JOINING, 1, 0, generation=2),)
         yield RankStorm(seed + number, size, policy, strikes, number % 3)
+    if profile is Profile.PR:
+        strike = Strike(Blow.KILL, turns[2], seed % 4, 2 + seed % 5)
+        yield RankStorm(seed + len(chosen), 4, Policy.CONTINUE, (strike,), 1, is_llama=True)
 
 
 @dataclass(slots=True)
@@ -76,7 +79,7 @@ class _Sums(Sums):
         self.examples += 1
         self.ops += run.num_steps
         for strike, noticed in zip(run.storm.strikes, run.noticed_s, strict=False):
-            self.reached[f"{strike.blow} {strike.phase}"] += 1
+            self.reached[f"{strike.blow} {strike.phase}{' of a Llama' if run.storm.is_llama else ''}"] += 1
             self.longest_s = max(self.longest_s, noticed)
         self.reached["groups that began anew"] += run.num_restarts
         self.reached.update({f"requests that ended by {reason}": count for reason, count in run.ends.items()})

@@ -25,6 +25,7 @@ from engine_under_test.distributed.rank_supervisor import Policy, RankSupervisor
 from engine_under_test.distributed.ranks import Ranks
 from engine_under_test.engine import Engine
 from engine_under_test.events import RankEvent, RankEventKind
+from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.types import FinishReason
 from properties.suite import Profile
 from properties.verdict import Verdict
@@ -197,3 +198,20 @@ def test_each_blow_falls_at_each_phase_every_night_and_by_turns_in_a_day(
 def test_a_storm_says_what_it_is_in_one_line() -> None:
     told = replace(storm(Blow.FREEZE, INSIDE), depth=2)
     assert told.title == "2 ranks, seed 0xb, depth 2, continue: rank 1, generation 1: freeze inside a collective of step 4"
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_ranks_of_a_llama_begin_anew_and_everybody_gets_the_tokens_of_one_rank(world_size: int, processes: Processes) -> None:
+    """Four ranks share two KV heads."""
+    strike = Strike(Blow.KILL, INSIDE, 0, 4)
+    run = run_rank_storm(RankStorm(70, world_size, Policy.CONTINUE, (strike,), is_llama=True), processes)
+    assert run.violation is None, run.facts
+    assert (len(run.losses), run.num_restarts) == (1, 1)
+    assert set(run.ends) == {FinishReason.LENGTH}
+
+
+def test_tokens_of_another_llama_are_found(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.rank_kills._alone", lambda config, _model: FingerprintRunner(config.num_blocks, 4, 64))
+    run = run_rank_storm(RankStorm(70, 2, Policy.CONTINUE, (), is_llama=True), processes)
+    assert run.violation is not None
+    assert run.violation.invariant == "SE-2"
