@@ -18,7 +18,8 @@ from engine_under_test.distributed.rank_messages import RankPhase
 _OF_CONNECTIONS: Final = """\
 `assay chaos --connector` and the suite `connectors` run a real `assay kv-store` behind a Toxiproxy
 ([toxiproxy.md](toxiproxy.md)), with two engines on real connections: whole ones, one of them on the simulated
-device, each at a depth of overlap of its own, judged by all the catalogue, in turn with bare ends that move large blocks; `--faults` takes these kinds too. First each kind strikes alone, a toxic in both
+device, each at a depth of overlap of its own, judged by all the catalogue, in turn with bare ends that move large blocks;
+`--faults` takes these kinds too. First each kind strikes alone, a toxic in both
 directions, on every link or on that of one engine, until it has touched traffic; whoever is out of it keeps its connection;
 then several fall together; then everything is healed and comes to its end, an engine stores what another one loads, and the
 store is asked for every key and for all its room. What a fault did is counted from what the ends saw of it, and one that
