@@ -44,6 +44,7 @@ _EVERYTHING = Caps(
     order=DeclaredOrder.PRIORITY,
     victims=VictimSet.LAST_IN_ORDER,
     preemption_bound=1,
+    max_drafts=1,
     has_lookup=True,
     has_choices=True,
     has_deadlines=True,
@@ -62,6 +63,7 @@ _CONDITIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "orders by priority": {"order": DeclaredOrder.FIRST_COME},
     "preempts": {"victims": VictimSet.NONE},
     "states how often it preempts in a row": {"preemption_bound": None},
+    "speculates": {"max_drafts": 0},
     **{
         f"has {words}": {f"has_{column}": False}
         for column, words in (
