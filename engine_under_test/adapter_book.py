@@ -149,9 +149,9 @@ class AdapterBook:
         self._changed = []
         self._keep_pins(lambda pin: pin != plan_id)
 
-    def abandoned(self, reservation: Reservation) -> None:
-        """A launched plan was lost: nobody knows whether its loads have run. Its slots stay pinned until it has settled."""
-        for load in reservation.adapter_loads:
+    def abandoned(self, lost: Iterable[Reservation]) -> None:
+        """Launched plans were lost: nobody knows whether their loads have run. Their slots stay pinned until they have settled."""
+        for load in [load for reservation in lost for load in reservation.adapter_loads]:
             if self._slots[load.slot] == load.adapter:
                 self._slots[load.slot] = None
 

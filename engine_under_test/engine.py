@@ -312,9 +312,9 @@ class Engine:
             return False
         lost = [self._in_flight.pop_newest() for _ in abandoned]
         self._book.oldest_in_flight = self._in_flight.oldest_id
+        self._book.adapters.abandoned([flight.step.reservation for flight in lost])
         for flight in lost:
             self._journal.counters.abandoned += 1
-            self._book.adapters.abandoned(flight.step.reservation)
             self._withdraw(flight)
         culprit = lost[-1]
         seqs = culprit.current()

@@ -80,7 +80,7 @@ def test_a_rollback_restores_what_lay_in_the_slot() -> None:
 
 def test_a_slot_whose_load_was_lost_holds_nothing_and_stays_pinned() -> None:
     book = AdapterBook((ONE, OTHER), 1)
-    book.abandoned(book.assign(reservation(1), [ONE], {ONE}))
+    book.abandoned([book.assign(reservation(1), [ONE], {ONE})])
     assert (book.slots, book.num_slots) == ((None,), 0)
     book.settle((), None)
     assert book.num_slots == 1
