@@ -18,16 +18,19 @@ import torch
 from ci.draft_flags import drafting_of
 from engine_under_test import Engine, EngineConfig, FinishReason, SamplingParams
 from engine_under_test.errors import BadInput
+from engine_under_test.execution.adapter_slots import AdapterLibrary
 from engine_under_test.execution.attention import Eager
 from engine_under_test.execution.transformer import TransformerRunner
+from engine_under_test.model.lora import load_lora
 from engine_under_test.model.weights import LlamaWeights
 from engine_under_test.sampling.grammar import TokenTexts, grammars_of
 from engine_under_test.text import TextDelta, TextEngine, TextTokenizer, bad_words_of
-from engine_under_test.types import Logprobs
+from engine_under_test.types import Adapter, Logprobs
 
 BLOCK_SIZE = 16
 _TOKENS_PER_STEP = 512
 TINY = "tiny"
+_ADAPTER = Adapter("adapter", 1)
 
 Show = Callable[[TextDelta], None]
 
@@ -73,6 +76,7 @@ class Task:
     fallbacks: Fallbacks = Fallbacks()
     draft: str | None = None
     draft_width: int = 4
+    adapter: str | None = None  # the folder of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +189,15 @@ class Speaker:
                 f"{len(tokens)} and {sampling.max_tokens}; shorten the prompt or lower --max-tokens"
             )
         num_choices = max(sampling.n, 1)
+        library = _library_of(task.adapter, model.weights)
         engine_config = EngineConfig(
             num_blocks=num_choices * (-(-length // BLOCK_SIZE) + 1),
             block_size=BLOCK_SIZE,
             max_tokens_per_step=max(_TOKENS_PER_STEP, num_choices, length if fallbacks.no_chunking else 0),
             max_num_seqs=num_choices,
             vocab_size=config.vocab_size,
+            adapters=() if library is None else (_ADAPTER,),
+            max_active_adapters=1,
             model_revision=model.title,
             prefix_cache=not fallbacks.no_prefix_cache,
             batching=not fallbacks.no_batching,
@@ -204,6 +211,8 @@ class Speaker:
             attention=Eager() if fallbacks.eager else None,
             is_batch_invariant=fallbacks.batch_invariant,
             grammars=grammars,
+            adapters=library,
+            num_adapter_slots=1,
         )
         self._drafting = drafting_of(
             task.draft,
@@ -222,13 +231,15 @@ class Speaker:
     @property
     def description(self) -> str:
         """What computes, where, and by which fallbacks."""
-        return ", ".join((self._runner.description, *self._task.fallbacks.names))
+        adapter = (f"adapter {self._task.adapter}",) if self._task.adapter is not None else ()
+        return ", ".join((self._runner.description, *adapter, *self._task.fallbacks.names))
 
     def speak(self, show: Show) -> Generated:
         """Runs the task to its end; `show` is told everything as it comes."""
         task = self._task
         began = time.perf_counter()
-        answer = self._front.submit(_prompt_of(task), self._sampling, task.stop)
+        adapter = None if task.adapter is None else _ADAPTER
+        answer = self._front.submit(_prompt_of(task), self._sampling, task.stop, adapter=adapter)
         if not answer.is_accepted:
             raise BadInput(answer.message)
         texts = [""] * task.sampling.n
@@ -254,6 +265,16 @@ class Speaker:
     def _text_of(self, token: int) -> str:
         stream = self._tokenizer.stream()
         return stream.push(token) + stream.end()
+
+
+def _library_of(folder: str | None, weights: LlamaWeights) -> AdapterLibrary | None:
+    """The adapter in a folder, ready to be loaded. BadInput if it is none of this model."""
+    if folder is None:
+        return None
+    lora = load_lora(Path(folder), weights.config, weights.embedding.dtype)
+    library = AdapterLibrary(weights.config, lora.rank)
+    library.add(_ADAPTER, lora)
+    return library
 
 
 def set_threads(threads: int | None) -> None:

@@ -68,6 +68,7 @@ _MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))  # torch crashes on as many t
 @click.option("--n", type=int, default=1, show_default=True, metavar="N", help=f"So many answers, up to {_MOST_ANSWERS}.")
 @click.option("--model", "name", default="smollm2", show_default=True, metavar="NAME", help="smollm2, tiny, or a path.")
 @click.option("--draft", metavar="NAME", help="Guess ahead: lookup (from the text so far), or a smaller model's name or path.")
+@click.option("--adapter", metavar="FOLDER", help="A LoRA adapter for this model, as PEFT saves it.")
 @click.option("--draft-width", type=int, default=4, show_default=True, metavar="N", help="So many tokens ahead.")
 @click.option("--threads", type=click.IntRange(1, _MOST_THREADS), metavar="N", help="Cores to use.  [what torch takes]")
 @click.option("--eager", is_flag=True, help="Fallback: attention row by row.")
@@ -103,6 +104,7 @@ def generate(
     name: str,
     draft: str | None,
     draft_width: int,
+    adapter: str | None,
     threads: int | None,
     as_json: bool,
     **fallbacks: bool,
@@ -149,7 +151,7 @@ def generate(
 
         set_threads(threads)
         model = open_model(name)
-        task = Task(prompt, sampling, stop, is_chat, bad_words, Fallbacks(**fallbacks), draft, draft_width)
+        task = Task(prompt, sampling, stop, is_chat, bad_words, Fallbacks(**fallbacks), draft, draft_width, adapter)
         speaker = Speaker(model, task)
         click.echo(f"{model.title} · {speaker.description}", err=True)
         generated = speaker.speak(printer.show)

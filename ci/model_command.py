@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ci.adapter_command import adapter
 from engine_under_test.errors import BadInput
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ def fetch_for_suites(suites: Iterable[Suite], say: Callable[[str], None]) -> Non
 @click.group(name="model", no_args_is_help=True, short_help="The real language model that the gate runs.")
 def model() -> None:
     """The real language model that the gate runs: SmolLM2-135M-Instruct."""
+
+
+model.add_command(adapter)
 
 
 @model.command(short_help="Fetch and convert it, once.")

@@ -333,3 +333,29 @@ def test_a_draft_that_can_not_be_is_refused(run: Run, words: tuple[str, ...], se
     assert (code, out) == (64, "")
     assert sentence in err
     assert "Traceback" not in err
+
+
+def test_an_adapter_changes_what_is_said_and_is_told_of(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "made")
+    cli.main(["model", "adapter", folder, "--model", "tiny", "--strength", "1"])
+    assert "rank 8 on q, k, v, o, gate, up, down of 2 layers" in capsys.readouterr().out
+    plain, _ = tiny(run)
+    adapted, told = tiny(run, "--adapter", folder)
+    assert adapted != plain
+    assert f"adapter {folder}" in told
+    assert tiny(run, "--adapter", folder, "--draft", "lookup")[0] == adapted
+
+
+@pytest.mark.parametrize("words", [("--adapter", "nowhere"), ("--adapter", "")])
+def test_a_folder_without_an_adapter_is_refused(run: Run, words: tuple[str, ...]) -> None:
+    code, out, err = run("hello", "--model", "tiny", *words)
+    assert code
+    assert not out
+    assert "an adapter must be a folder with adapter_config.json and adapter_model.safetensors" in err
+    assert "Traceback" not in err
+
+
+def test_an_adapter_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["model", "adapter", str(tmp_path), "--model", "tiny"])
+    assert "an adapter needs a folder of its own" in capsys.readouterr().err

@@ -150,7 +150,7 @@ class AdapterBook:
         self._keep_pins(lambda pin: pin != plan_id)
 
     def abandoned(self, lost: Iterable[Reservation]) -> None:
-        """Launched plans were lost: nobody knows whether their loads have run. Their slots stay pinned until they have settled."""
+        """Launched plans were lost: nobody knows whether their loads have run. Slots stay pinned until they have settled."""
         for load in [load for reservation in lost for load in reservation.adapter_loads]:
             if self._slots[load.slot] == load.adapter:
                 self._slots[load.slot] = None

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from engine_under_test.engine import Engine
 from engine_under_test.errors import BadInput
-from engine_under_test.types import Admission, FinishReason, Logprobs, Output, Request, SamplingParams
+from engine_under_test.types import Adapter, Admission, FinishReason, Logprobs, Output, Request, SamplingParams
 
 Messages = Sequence[Mapping[str, str]]  # {"role": ..., "content": ...}
 
@@ -151,6 +151,7 @@ class TextEngine:
         stop: Sequence[str] = (),
         *,
         request_id: str | None = None,
+        adapter: Adapter | None = None,
     ) -> Admission:
         """Accepts a text, or a conversation, to be continued. The tokenizer's stop tokens join those of `sampling`.
 
@@ -164,7 +165,7 @@ class TextEngine:
         stop_ids = tuple(dict.fromkeys((*sampling.stop_token_ids, *self._tokenizer.stop_token_ids)))
         self._num_submitted += 1
         name = f"text-{self._num_submitted}" if request_id is None else request_id
-        answer = self._engine.submit(Request(name, tokens, replace(sampling, stop_token_ids=stop_ids)))
+        answer = self._engine.submit(Request(name, tokens, replace(sampling, stop_token_ids=stop_ids), adapter=adapter))
         if answer.is_accepted:
             for choice in range(sampling.n):
                 watched = _Choice(self._tokenizer.stream(), tuple(stop), frozenset(stop_ids))
