@@ -84,8 +84,8 @@ def adapters_in_use_are_kept(moment: Moment) -> Violation | None:
     Source: vllm #54839 (an unload that only the front end knew of); sglang #36894 (a use that was never given back).
     """
     known = moment.facts.adapters
-    wanted = {*known.listed}
-    wanted.update(filter(None, [facts.request.adapter for facts in moment.facts.live().values()]))
+    wanted = {facts.request.adapter for facts in moment.facts.live().values()}.union(known.listed)
+    wanted.discard(None)
     kept = set(moment.after.adapters)
     if kept == wanted:
         return None
