@@ -53,6 +53,7 @@ ENTRIES = (
     *(Entry(f"served-{way}-law", 1e-8) for way in SERVED),
     *(Entry(f"served-{way}-{near}", 1e-9) for way in SERVED for near in ("request", "choice", "position", "row", "resumed")),
     Entry("served-rare", 1e-8),
+    Entry("covered-drawn", 1e-8),
 )
 
 

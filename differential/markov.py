@@ -71,14 +71,17 @@ def steps(texts: Tokens, begin: int) -> Tokens:
     return found
 
 
+def shift_behind(last: Sequence[int], position: int) -> int:
+    """The shift of the token at `position` behind these two."""
+    one, other = (_mix(_mix((at << 32) + token)) for at, token in zip((position - 2, position - 1), last, strict=True))
+    return _mix((other + _mix(one)) & _MASK) % VOCABULARY
+
+
 def likeliest(tokens: Sequence[int], width: int) -> list[int]:
     """The most probable next token, and so on."""
     found = [*tokens[-2:]]
     for position in range(len(tokens), len(tokens) + width):
-        before, last = (
-            _mix(_mix((at << 32) + token)) for at, token in zip((position - 2, position - 1), found[-2:], strict=True)
-        )
-        found.append((_mix(last + _mix(before)) + MODE) % VOCABULARY)
+        found.append((shift_behind(found[-2:], position) + MODE) % VOCABULARY)
     return found[2:]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from differential.markov import VOCABULARY, MarkovRunner, Tokens, likeliest
+from differential.markov_drafts import MarkovDrafts
 from differential.preempting import PreemptingScheduler
 from engine_under_test.config import EngineConfig
 from engine_under_test.drafting import Drafting
@@ -34,6 +35,8 @@ def _likely() -> Proposer:
 
 
 _OVERLAPPED = {"max_plans_in_flight": 3}
+# Drafts get no blocks of their own while somebody waits, so here few do.
+_ROOMY = {"num_blocks": 8192, "max_num_seqs": 512, "max_tokens_per_step": 2048}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ WAYS = (
     Way("chunked", {"max_num_seqs": 32, "max_tokens_per_step": 40}, prompt_len=23, floors={"chunks": 0.3}),
     Way("cached", prompt_len=20, shared_len=16, floors={"tokens from the cache": 6}),
     Way("preempted", {"prefix_cache": False}, preempts_at=_PREEMPTED, floors={"preempted": 4}),
-    Way("drafted", proposer=_likely, floors=_HITS),
+    Way("drafted", _ROOMY, proposer=MarkovDrafts, floors={"drafts that stood": 6, "drafts that fell": 8}),
     Way("looked up", proposer=PromptLookup, floors={"drafts that stood": 0.5, "drafts that fell": 8}),
     Way(
         "all of it",

@@ -20,6 +20,7 @@ _EXTRAS = {
     "gguf": "model",
     "triton": "model",
     "transformers": "reference",
+    "allpairspy": "reference",
     "llguidance": "grammar",
     "msgpack": "connector",
     "xxhash": "connector",
@@ -90,9 +91,13 @@ VERIFICATION_LAW, VERIFICATION_POWER = (
 )
 ADAPTERS = _suite("adapters", "language models, adapters", "adapted_suite.check_adapters", 6.0, _MODEL)
 STRUCTURED = _suite("structured-output", "structured output", "structured.check_structured", 12.0, ("model", "grammar"))
+COVERING = _suite(
+    "covering-array", "everything in pairs", "covered.check_covered", 12.0, ("model", "reference", "grammar"), **_MINUTES
+)
 SUITES: tuple[Suite, ...] = (
     Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),
-    Suite(served_law.SUITE_ID, "statistics through the engine", served_law.check_served, share_s=12.0),
+    Suite(served_law.SUITE_ID, "statistics through the engine", served_law.check_served, share_s=16.0),
+    COVERING,
     SAMPLER_LAW,
     PROCESSED,
     VERIFICATION_LAW,

@@ -22,6 +22,7 @@ from differential.error_budget import Ledger, chi_square_power, pearson, samples
 from differential.exact_law import Law, Outcomes, Variables, integrate, total_variation
 from differential.sampling_stats import POWER, law_of_difference
 from differential.threads import one_thread
+from differential.uniformity import uniform_statistic
 from differential.verification_cases import ENGINE, OPPOSED, Addresses, Speculator, steps
 from differential.verification_draws import JOINT, WIDE, WIDE_CASE, pooled, tally
 from differential.verification_slips import SLIPS, Slip
@@ -162,22 +163,10 @@ def judge_misses(number: int, one: Design, missed: int, repetitions: int, alpha:
 
 
 def calibrate(entry_id: str, law: Floats, num: int, repetitions: int, chance: np.random.Generator, alpha: float) -> Statistic:
-    """p-values of counts drawn from the law itself are uniform: Kolmogorov's test. Its power is by the inequality of Dvoretzky,
-    Kiefer and Wolfowitz (Massart 1990)."""
+    """p-values of counts drawn from the law itself are uniform."""
     found = p_values(chance.multinomial(num, law, size=repetitions), law)
-    distance, p = stats.kstest(found, "uniform")
-    seen = sum(math.sqrt(math.log(2 / rate) / (2 * repetitions)) for rate in (alpha, 1 - POWER))
-    return Statistic(
-        id=entry_id,
-        null=f"p-values of {num:,} samples in {len(law)} cells are uniform where nothing is wrong",
-        statistic=f"Kolmogorov distance {distance:.4f}",
-        n=repetitions,
-        alpha=alpha,
-        tv_min=seen,
-        power=POWER,
-        p=float(p),
-        verdict=Verdict.INVALID if p < alpha else Verdict.VALID,
-    )
+    null = f"p-values of {num:,} samples in {len(law)} cells are uniform where nothing is wrong"
+    return uniform_statistic(entry_id, null, found, alpha)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,16 @@ _SERVED = ("served-law",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "shared-offset-in-an-engine",
+        "vllm 54282",
+        "https://github.com/vllm-project/vllm/pull/54282",
+        "engine_under_test/sampling/host_verification.py",
+        "weights, Purpose.RECOVER if kept < num else Purpose.SAMPLE, noise)",
+        "weights, Purpose.DRAFT if kept < num else Purpose.SAMPLE, noise)",
+        "On the host, too: the recovered token is drawn with the noise that its draft was drawn with.",
+        _SERVED,
+    ),
+    Mutant(
         "one-seed-for-a-batch",
         "ours",
         "",

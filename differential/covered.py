@@ -1,0 +1,294 @@
+"""The suite `covering-array`: all that an engine can do, in pairs, each row of the array against the eager reference.
+
+A row (`covering.py`) is an engine on a tiny language model that serves two waves of requests. Each token is judged by the law
+of the reference's float64 logits behind the tokens in front of it, with the adapter merged into the weights and the grammar's
+language put together by hand: token by token where the seed decides (SE-1, SE-2), and with drafts that were drawn, where it
+does not, by distribution (ST-1): what stands below a token in its law, spread over its own share, is uniform. Never: a second
+try.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from differential.adapted_world import merged
+from differential.compare import Emitted, endings, tolerance_of
+from differential.covering import Row, array, uncovered
+from differential.error_budget import Ledger
+from differential.preempting import PreemptingScheduler
+from differential.reference import reference_logits
+from differential.threads import one_thread
+from differential.uniformity import uniform_statistic
+from engine_under_test.config import EngineConfig
+from engine_under_test.drafting import Drafting
+from engine_under_test.engine import Engine
+from engine_under_test.events import Event, EventKind
+from engine_under_test.execution.adapter_slots import AdapterLibrary
+from engine_under_test.execution.transformer import TransformerRunner
+from engine_under_test.model.lora import LoraWeights, random_lora
+from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
+from engine_under_test.sampling.draft_model import DraftModel
+from engine_under_test.sampling.grammar import CompiledGrammars
+from engine_under_test.sampling.proposers import PromptLookup, Scripted, Truth
+from engine_under_test.types import Adapter, FinishReason, History, Request, SamplingParams
+from models.law_of_adjustments import adjusted, steps_of
+from models.law_of_filters import Address, kept, masked, next_token
+from properties.grammar_cases import CASES, STOPS, TEXTS, VOCAB_SIZE
+from properties.suite import CheckResult, Failure, Profile, SuiteContext
+from properties.verdict import Verdict, Violation
+
+SUITE_ID = "covering-array"
+PASSES = {Profile.QUICK: 1, Profile.PR: 1, Profile.NIGHTLY: 30}  # through the array, each with requests of its own
+_QUICK_ROWS = 8
+_MAX_TOKENS = 12
+_SHAPE = LlamaConfig(VOCAB_SIZE, 48, 2, 4, 2, 16, 64, ties_head=False)
+_DRAFT_SHAPE = LlamaConfig(VOCAB_SIZE, 24, 1, 2, 1, 12, 32, ties_head=False)
+_ADAPTERS = (Adapter("one", 1), Adapter("two", 3))
+_BLOCKS, _BLOCK = 160, 4
+_OPTIONS = {
+    "greedy": SamplingParams(),
+    "sampled": SamplingParams(temperature=0.9),
+    "filtered": SamplingParams(temperature=1.3, top_k=12, top_p=0.9, min_p=0.02),
+    "penalised": SamplingParams(temperature=1.0, repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((3, 1.0),)),
+}
+
+
+@lru_cache(maxsize=8)
+def weights_of(seed: int, adapter: Adapter | None) -> LlamaWeights:
+    """Of the reference: merged with the adapter."""
+    weights = tiny_random(_SHAPE, seed)
+    return weights if adapter is None else merged(weights, lora_of(adapter, seed))
+
+
+def lora_of(adapter: Adapter, seed: int) -> LoraWeights:
+    number = _ADAPTERS.index(adapter)
+    return random_lora(_SHAPE, seed + 1000 * (number + 1), rank=2 + number, scale=1.0 + number)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One choice, as its user has it."""
+
+    request: Request
+    choice: int
+    tokens: tuple[int, ...]
+    end: FinishReason | None
+    message: str
+
+
+@dataclass(slots=True)
+class Case:
+    """A row of the array with its requests."""
+
+    row: Row
+    seed: int
+    grammars: CompiledGrammars
+    reached: Counter[str] = field(default_factory=Counter)
+
+    def is_decided(self, said: Said) -> bool:
+        """Whether the request's seed decides its tokens."""
+        return self.row.speculation != "drawn drafts" or said.request.sampling.temperature == 0
+
+    def waves(self) -> tuple[list[Request], list[Request]]:
+        """Requests, and some more with the same prompts, which are in the cache by then."""
+        chance = random.Random(f"{self.row} {self.seed}")
+        text = [chance.randrange(VOCAB_SIZE) for _ in range(24)]
+        spec = None if self.row.grammar == "free" else CASES[self.row.grammar].spec
+        sampling = replace(
+            _OPTIONS[self.row.options],
+            max_tokens=_MAX_TOKENS, n=3 if self.row.fork == "three choices" else 1, grammar=spec, stop_token_ids=STOPS,
+        )  # fmt: skip
+        adapters = (None, *_ADAPTERS[: ("no adapter", "one adapter", "two adapters").index(self.row.adapter)])
+        made = []
+        for number in range(8 if self.row.batch == "batch of 8" else 4):
+            prompt = (*text[: chance.choice((5, 9, 14, 20))], *(chance.randrange(VOCAB_SIZE) for _ in range(3)))
+            adapter = adapters[number % len(adapters)]
+            made.append(Request(f"a{number}", prompt, replace(sampling, seed=chance.getrandbits(64)), adapter=adapter))
+        again = [
+            replace(each, request_id=f"b{each.request_id}", sampling=replace(each.sampling, seed=chance.getrandbits(64)))
+            for each in made[::2]
+        ]
+        return made, again
+
+    def serve(self, *, plain: bool = False) -> list[Said]:
+        """What came of every choice; ``plain``: without drafts."""
+        waves = self.waves()
+        engine = self._engine([*waves[0], *waves[1]], plain=plain)
+        said: dict[tuple[str, int], Said] = {}
+        for wave in waves:
+            for request in wave:
+                for choice in range(request.sampling.n):
+                    said[request.request_id, choice] = Said(request, choice, (), None, "")
+                answer = engine.submit(request)
+                if not answer.is_accepted:
+                    said[request.request_id, 0] = replace(said[request.request_id, 0], message=f"refused: {answer.message}")
+            turns = 0
+            while engine.has_work and turns < 2000:
+                engine.step()
+                turns += 1
+            for output in engine.take_outputs():
+                key = output.request_id, output.choice
+                tokens = said[key].tokens + output.token_ids
+                said[key] = replace(said[key], tokens=tokens, end=output.finish_reason, message=output.message)
+        return list(said.values())
+
+    def _engine(self, requests: Sequence[Request], *, plain: bool) -> Engine:
+        row = self.row
+        is_chunked = row.chunks == "chunks"
+        config = EngineConfig(
+            num_blocks=_BLOCKS, block_size=_BLOCK, vocab_size=VOCAB_SIZE, adapters=_ADAPTERS, max_active_adapters=3,
+            max_num_seqs=3 if row.batch == "alone" else 24, max_tokens_per_step=24 if is_chunked else 256,
+            max_plans_in_flight=int(row.depth[-1]) + 1, prefix_cache=row.cache == "cached", batching=row.batch != "alone",
+            chunking=is_chunked,
+        )  # fmt: skip
+        library = AdapterLibrary(_SHAPE)
+        for adapter in _ADAPTERS:
+            library.add(adapter, lora_of(adapter, self.seed))
+        runner = TransformerRunner(
+            tiny_random(_SHAPE, self.seed), _BLOCKS, _BLOCK, grammars=self.grammars, adapters=library, num_adapter_slots=3
+        )
+        scheduler = PreemptingScheduler(requests, (1, 4)) if row.preemption == "preempted" else None
+        drafting = None if plain else self._drafting()
+        return Engine(config, runner, observer=self._observe, scheduler=scheduler, drafting=drafting, grammars=self.grammars)
+
+    def _drafting(self) -> Drafting | None:
+        kind = self.row.speculation
+        if kind == "no drafts":
+            return None
+        if kind == "prompt lookup":
+            return Drafting(PromptLookup())
+        if kind == "scripted drafts":
+            return Drafting(Scripted(_continuing(self.serve(plain=True)), (2, 0, 3, 1), VOCAB_SIZE))
+        draft = TransformerRunner(tiny_random(_DRAFT_SHAPE, self.seed), _BLOCKS, _BLOCK)
+        return Drafting(DraftModel(draft, _BLOCKS, _BLOCK, max_drafts=3))
+
+    def _observe(self, event: Event) -> None:
+        """Counts what the rows are about."""
+        if event.kind is EventKind.PREEMPTED:
+            self.reached["preempted"] += 1
+        elif event.kind is EventKind.HIT:
+            self.reached["tokens from the cache"] += event.tokens
+        elif event.kind is EventKind.FORKED:
+            self.reached["forked"] += 1
+        elif event.kind is EventKind.EMITTED:
+            self.reached["steps with drafts that stood"] += event.tokens > 1
+
+    def judge(self, said: Said, chance: np.random.Generator, numbers: list[float]) -> Violation | None:
+        """The first token that is not the law's; of those that no seed decides, where they stand in their law is noted."""
+        request = said.request
+        subject = f"request {request.request_id}, choice {said.choice}; {', '.join(self.row)}"
+        ended = endings(Emitted(request, said.choice, said.tokens, torch.empty(0, 0), said.end, said.message))
+        if ended is not None:
+            return Violation("SC-12", "stopping", subject, ended.what, "its due end")
+        if not said.tokens:
+            return None
+        weights = weights_of(self.seed, request.adapter)
+        rows = reference_logits(weights, (*request.prompt, *said.tokens[:-1]), begin=len(request.prompt) - 1).numpy()
+        for index, token in enumerate(said.tokens):
+            found = self._token(said, index, token, rows[index], chance, numbers)
+            if found is not None:
+                return Violation(*found[0], subject, found[1], found[2])
+        return None
+
+    def _token(
+        self,
+        said: Said,
+        index: int,
+        token: int,
+        row: npt.NDArray[np.float64],
+        chance: np.random.Generator,
+        numbers: list[float],
+    ) -> tuple[tuple[str, str], str, str] | None:
+        sampling = said.request.sampling
+        history = History(said.request.prompt, said.tokens[:index])
+        slack = tolerance_of(torch.float32) * float(row.std())
+        if self.is_decided(said):
+            address = Address(sampling.seed, said.choice, len(said.request.prompt) + index, index)
+            law = next_token(row, sampling, address, slack, history=history)
+            self.reached["tokens that a seed decides"] += 1
+            if token in law.allowed:
+                return None
+            sentence = ("SE-1", "greedy equality") if sampling.temperature == 0 else ("SE-2", "seeded equality")
+            return sentence, f"token {token} at {index}", f"token {law.token}"
+        left = masked(adjusted(row, steps_of(sampling, history)), sampling, index)
+        may = kept(left, sampling, slack)
+        if token not in may.tokens:
+            return ("ST-1", "speculation is lossless"), f"token {token} at {index}", "a token that has a probability"
+        sure = kept(left, sampling)
+        shares = np.exp(sure.values - sure.values.max())
+        shares /= shares.sum()
+        place = np.flatnonzero(sure.tokens == token)
+        if len(place):
+            at = int(place[0])
+            numbers.append(float(shares[:at].sum() + chance.random() * shares[at]))
+        return None
+
+
+def _continuing(said: Sequence[Said]) -> Truth:
+    """What a text goes on with that begins as one of these."""
+    texts = [((*each.request.prompt, *each.tokens), len(each.request.prompt)) for each in said]
+
+    def truth(tokens: Sequence[int], width: int) -> Sequence[int]:
+        text = tuple(tokens)
+        return next((whole[len(text) :][:width] for whole, _ in texts if whole[: len(text)] == text), ())
+
+    return truth
+
+
+def check_covered(context: SuiteContext) -> CheckResult:
+    """The suite, up to the first row that is wrong."""
+    rows = array()
+    if context.profile is Profile.QUICK:
+        rows = rows[:_QUICK_ROWS]
+    passes = PASSES[context.profile]
+    chance = np.random.default_rng([context.seed, 11])
+    numbers: list[float] = []
+    reached: Counter[str] = Counter()
+    again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}
+    broken: list[Violation] = []
+    grammars = CompiledGrammars(TEXTS)
+    try:
+        with one_thread():
+            for number, (turn, row) in enumerate((turn, row) for turn in range(passes) for row in rows):
+                context.progress(number, passes * len(rows))
+                case = Case(row, (context.seed + turn) % 2**31, grammars)
+                for said in case.serve():
+                    if (found := case.judge(said, chance, numbers)) is not None:
+                        broken.append(found)
+                        break
+                reached.update(case.reached)
+                if broken:
+                    break
+    finally:
+        grammars.close()
+    answers = []
+    if not broken and len(numbers) >= 100:
+        alpha = Ledger().take("covered-drawn")
+        null = "tokens behind drafts that were drawn stand in the reference's law as often as it says"
+        answers.append(uniform_statistic("covered-drawn", null, numbers, alpha))
+        if answers[0].verdict is Verdict.INVALID:
+            told = f"{answers[0].statistic}, p = {answers[0].p:.1e}"
+            broken.append(Violation("ST-1", "speculation is lossless", null, told, f"p of at least {alpha:.0e}"))
+    names = ("preempted", "tokens from the cache", "forked", "steps with drafts that stood", "tokens that a seed decides")
+    missed = [f"{name}: 0" for name in names if not reached[name]]
+    return CheckResult(
+        SUITE_ID,
+        Verdict.INVALID if broken else Verdict.UNKNOWN if missed else Verdict.VALID,
+        examples=passes * len(rows),
+        ops=reached["tokens that a seed decides"] + len(numbers),
+        reached={name: reached[name] for name in names},
+        missed=() if broken else tuple(missed),
+        invariants={"SE-1": reached["tokens that a seed decides"], "ST-1": len(answers), "SC-12": passes * len(rows)},
+        failures=tuple(Failure(each, seed=f"{context.seed:#x}", world=again) for each in broken),
+        statistics=tuple(answers),
+        note=f"{len(rows)} rows, {len(uncovered(rows))} pairs of values left out, {reached['tokens that a seed decides']:,} "
+        f"tokens one by one, {len(numbers):,} by their distribution",
+    )
