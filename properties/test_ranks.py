@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,8 +26,12 @@ from engine_under_test.distributed.rank_link import Link
 from engine_under_test.distributed.rank_processes import Processes
 from engine_under_test.distributed.rank_vitals import Vitals
 from engine_under_test.distributed.ranks import RankLaunch, Ranks
+from engine_under_test.drafting import Drafting
 from engine_under_test.errors import ConfigError, RankLost, RunnerError
 from engine_under_test.events import RankEvent, RankEventKind
+from engine_under_test.sampling.proposers import PromptLookup
+from engine_under_test.sampling.speculation import Ask, Declaration, Knowledge, Proposal, Proposer, Repair
+from engine_under_test.seams import Noise
 from properties.checkers import merged, run_checkers
 from properties.history import History, parse
 from properties.rank_checkers import AGREEMENT
@@ -90,6 +94,32 @@ def test_any_number_of_ranks_reads_and_samples_what_one_does_bit_for_bit(world_s
     assert merged(run_checkers(again, (AGREEMENT,))) is Verdict.VALID
     collectives = {event.collectives for event in told if event.kind is RankEventKind.EXECUTED}
     assert any(len(each) == 2 for each in collectives)  # a sum behind each layer of the model
+
+
+class Even:
+    """Names the first two tokens, and says that they came from a law in which all are alike: to be judged alike everywhere."""
+
+    declaration = Declaration("even", 2, Knowledge.FULL)
+
+    def propose(self, asks: Sequence[Ask], noise: Noise) -> Proposal:
+        del noise
+        drafts = tuple(tuple(range(min(ask.width, 2))) for ask in asks)
+        return Proposal(drafts, np.full((sum(map(len, drafts)), POOL.vocab_size), 1 / POOL.vocab_size))
+
+    def repair(self, repairs: Sequence[Repair]) -> None:
+        """Nothing is kept."""
+
+
+@pytest.mark.parametrize("proposer", [PromptLookup(3), Even()], ids=["certain", "drawn from a law"])
+def test_ranks_verify_drafts_as_one_runner_does(proposer: Proposer, processes: Processes) -> None:
+    drafting = Drafting(proposer)
+    with Ranks(config_of(2), processes) as group:
+        engine = Engine(POOL, Twins(group), drafting=drafting)
+        for request in REQUESTS:
+            assert engine.submit(request).is_accepted
+        while engine.has_work:
+            engine.step()
+    assert drafting.num_proposed > 0
 
 
 @pytest.mark.parametrize("depth", [1, 2])
