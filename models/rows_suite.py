@@ -29,6 +29,8 @@ _FLOORS: Final = {
     "blocks copied": 10,
     "other orders": 10,
     "restarts": 5,
+    "drafts that stand": 20,
+    "drafts that do not stand": 20,
 }
 
 

@@ -160,33 +160,46 @@ class RowsWorld:
 
     def step(self, one: int, two: int) -> None:
         """A plan of every row but those whose turn `two` says it is to rest; the rows follow it, and sample. ``one``: how many
-        tokens a step the prompts have, and how many of its own tokens the host does not know yet."""
+        tokens a step the prompts have, how many of its own tokens the host does not know yet, and how many drafts there are."""
         resting = {name for number, name in enumerate(self.told) if two >> number % 8 & 1}
         active = [row for name, row in self.told.items() if name not in resting]
         self.reached["rows that rest"] += len(resting)
         if not active or self.violation is not None:
             return
-        plan, reservation = self._plan(active, num_chunk=1 + one % 6, lag=one % 3)
+        num_drafts = one // 18 % 4 if one % 3 == 0 else 0  # a draft is made of tokens that the host knows
+        plan, reservation = self._plan(active, num_chunk=1 + one % 6, lag=one % 3, num_drafts=num_drafts)
         self._count(plan)
         self.rows.follow(plan, reservation, lambda row_id, position: self._in_flight[row_id, position])
         self._judge(plan, reservation, active, "")
-        for row, each in enumerate(active):
-            end = plan.starts[row] + plan.num_tokens[row]
-            if plan.samples[row]:
-                token = (7 * each.incarnation + end) % 9
-                self._in_flight[each.row_id, end] = token
-                self.rows.sampled(row, (token,))
-                each.output.append(token)
-            each.committed = end
-        self._judge(plan, reservation, active, "behind its tokens")
+        gone = [self._sample(plan, row, each) for row, each in enumerate(active)]
+        self._judge(plan, reservation, active, "behind its tokens", gone)
 
-    def _plan(self, active: Sequence[Told], num_chunk: int, lag: int) -> tuple[Plan, Reservation]:
+    def _sample(self, plan: Plan, row: int, told: Told) -> int:
+        """The row's tokens, some of its drafts among them; how many of these do not stand."""
+        drafts = plan.num_drafts[row] if plan.num_drafts else 0
+        first = plan.starts[row] + plan.num_tokens[row] - drafts
+        num_gone = 0
+        if plan.samples[row]:
+            num_gone = (told.incarnation + first) % (drafts + 1)
+            tokens = [(7 * told.incarnation + first + place) % 9 for place in range(drafts - num_gone + 1)]
+            self._in_flight.update({(told.row_id, first + place): token for place, token in enumerate(tokens)})
+            self.rows.sampled(row, tokens, drafts)
+            told.output += tokens
+            self.reached["drafts that do not stand"] += num_gone
+            self.reached["drafts that stand"] += drafts - num_gone
+        told.committed = first + drafts - num_gone
+        del told.table[-(-told.committed // SIZE) :]
+        return num_gone
+
+    def _plan(self, active: Sequence[Told], num_chunk: int, lag: int, num_drafts: int) -> tuple[Plan, Reservation]:
         self._num_plans += 1
+        drafts: list[int] = []
         tables, new_blocks, copies = [], [], []
         counts = []
         for each in active:
             whole = len(each.request.prompt) + len(each.output)
-            counts.append(min(num_chunk, whole - each.committed))
+            drafts.append(num_drafts if each.output and whole - each.committed == 1 else 0)
+            counts.append(min(num_chunk, whole - each.committed) + drafts[-1])
             taken: list[int] = []
             place, offset = divmod(each.committed, SIZE)
             if each.is_shared and offset:
@@ -212,11 +225,15 @@ class RowsWorld:
             tuple(counts),
             (0,) * sum(counts),
             (0,) * len(active),
-            tuple(e.committed + n == len(e.request.prompt) + len(e.output) for e, n in zip(active, counts, strict=True)),
+            tuple(
+                each.committed + n >= len(each.request.prompt) + len(each.output)
+                for each, n in zip(active, counts, strict=True)
+            ),
             ((),) * len(active),
             tuple(_known(e, lag, self._in_flight) if asks_it else None for e, asks_it in zip(active, asks, strict=True))
             if any(asks)
             else (),
+            tuple(drafts) if any(drafts) else (),
         )
         return plan, Reservation(self._num_plans, tuple(tables), (1,) * sum(counts), tuple(new_blocks), tuple(copies))
 
@@ -224,7 +241,7 @@ class RowsWorld:
         self._num_blocks += 1
         return self._num_blocks
 
-    def _judge(self, plan: Plan, reservation: Reservation, active: Sequence[Told], when: str) -> None:
+    def _judge(self, plan: Plan, reservation: Reservation, active: Sequence[Told], when: str, gone: Sequence[int] = ()) -> None:
         if self.violation is not None:
             return
         due = [
@@ -234,6 +251,7 @@ class RowsWorld:
                 row,
                 SIZE,
                 tuple(each.output) if each.request.sampling.needs_history else None,
+                gone[row] if gone else 0,
             )
             for row, each in enumerate(active)
         ]

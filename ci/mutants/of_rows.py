@@ -84,6 +84,16 @@ MUTANTS: tuple[Mutant, ...] = (
         _KEPT,
     ),
     Mutant(
+        "blocks-of-rejected-drafts-stay",
+        "ours",
+        "",
+        _ROWS,
+        "            self._cut_table(row, -(-length // self._block_size))",
+        "            pass",
+        "Blocks that only rejected drafts had needed stay in the table of the row, though the next plan has others there.",
+        _KEPT,
+    ),
+    Mutant(
         "bucket-too-small",
         "ours",
         "",
