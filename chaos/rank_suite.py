@@ -46,8 +46,8 @@ LONGEST_OP_S = 0.1  # of a walk, for each rank: many times what it takes
 
 def storms_of(profile: Profile, seed: int) -> Iterator[RankStorm]:
     """A kill and a frozen rank in the quick profile; in pr kills at each phase, another one during the recovery, and one of
-    each other blow at phases that take turns from seed to seed, but for a stall, which takes longest to be noticed, and a kill
-    among ranks of a Llama; everything at night."""
+    each other blow at phases that take turns from seed to seed, but for a stall, which takes longest to be noticed; in both a
+    kill among ranks of a Llama; everything at night."""
     if profile is Profile.NIGHTLY:
         yield from every_storm(seed)
         return
@@ -66,9 +66,8 @@ def storms_of(profile: Profile, seed: int) -> Iterator[RankStorm]:
         if number == 3:
             strikes += (Strike(Blow.KILL, RankPhase.JOINING, 1, 0, generation=2),)
         yield RankStorm(seed + number, size, policy, strikes, number % 3)
-    if profile is Profile.PR:
-        strike = Strike(Blow.KILL, turns[2], seed % 4, 2 + seed % 5)
-        yield RankStorm(seed + len(chosen), 4, Policy.CONTINUE, (strike,), 1, is_llama=True)
+    strike = Strike(Blow.KILL, turns[2], seed % 4, 2 + seed % 5)
+    yield RankStorm(seed + len(chosen), 4, Policy.CONTINUE, (strike,), 1, is_llama=True)
 
 
 @dataclass(slots=True)

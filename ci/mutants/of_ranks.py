@@ -34,6 +34,16 @@ MUTANTS: tuple[Mutant, ...] = (
         _HUNT,
     ),
     Mutant(
+        "kv-heads-dealt-round",
+        "ours",
+        "",
+        "engine_under_test/model/sharding.py",
+        "    first_kv = rank * whole.num_kv_heads // world_size\n",
+        "    first_kv = rank % whole.num_kv_heads\n",
+        "Where ranks share KV heads, each takes the next one in turn and not the one of its own queries.",
+        _HUNT,
+    ),
+    Mutant(
         "collective-skipped-by-one",
         "vllm-dp-zero-token-skip",
         "https://github.com/vllm-project/vllm/pull/28774",
