@@ -22,6 +22,7 @@ _JUDGED_ELSEWHERE = frozenset({"TR-1", "DET"})  # the bound of a trace; the comp
 _LANGUAGE_MODEL = "transformer"  # the target of a world in which a language model runs (`differential.setting`)
 _STREAMED_TEXT = "text"  # the target of a world of readers (`differential.text_world`)
 _TRANSFERS = "transfers"
+_ADAPTERS = "adapters"  # of a world of language models with adapters (`differential.adapted_world`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,10 @@ def replay(file: ReplayFile, until: int | None = None) -> Replayed:
         from ci.transfer_replay import replay_transfers
 
         return replay_transfers(file, until)
+    if file.world.get("target") == _ADAPTERS:
+        from ci.adapter_replay import replay_adapters
+
+        return replay_adapters(file, until)
     from models.build import world_from
 
     try:
