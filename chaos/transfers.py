@@ -21,6 +21,8 @@ _FLOORS = {  # in profile pr
     "stored blocks": 200,
     "spoiled blocks": 20,
     "connections lost": 50,
+    "leases ended": 20,
+    "stores said again": 10,
     "unanswered aborts": 3,
 }
 

@@ -25,9 +25,8 @@ SHAPES: dict[str, WalkShape] = {
     "adapters-one-slot": adapter_shape(1, num_slots=1),
     "adapters-deeper": adapter_shape(2, fault_rate=0.12),
     "adapters-priority": _by_priority(adapter_shape(1)),
-    "adapters-speculating": adapter_shape(1, speculation={"proposer": "knowing", "width": 3}),
 }
-_WORK = {Profile.QUICK: (1, 150), Profile.PR: (1, 1000), Profile.NIGHTLY: (40, 3000)}  # walks a shape, ops a walk
+_WORK = {Profile.QUICK: (1, 150), Profile.PR: (1, 1200), Profile.NIGHTLY: (40, 3000)}  # walks a shape, ops a walk
 _RARE = (Reach.VERSIONS_TOGETHER, Reach.SLOT_AWAITED_LONGEST, Reach.SLOT_LOST)
 
 
@@ -42,4 +41,4 @@ def _run(context: SuiteContext) -> CheckResult:
     return run_shapes(context, "adapter-slots", SHAPES, walks, num_ops, floors(context.profile))
 
 
-ADAPTER_SLOTS = Suite("adapter-slots", "walks with more adapters than slots", _run, share_s=9.0, has_walk_seeds=True)
+ADAPTER_SLOTS = Suite("adapter-slots", "walks with more adapters than slots", _run, share_s=10.0, has_walk_seeds=True)

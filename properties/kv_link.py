@@ -15,6 +15,7 @@ from engine_under_test.distributed.protocol import State
 from engine_under_test.distributed.store_session import StoreSession, StoreShelf
 from engine_under_test.errors import ProtocolError
 from engine_under_test.seams import Clock
+from properties.kv_wire import Wire
 
 SESSION = 0  # the lane of the messages that belong to no transfer
 
@@ -44,6 +45,7 @@ class KvLink:
         self.closed: list[str] = []  # why the engine did
         self.is_congested = False
         self.shelf = shelf
+        self.wire = Wire(clock)
         self._clock = clock
         self._number = 0
         self._lanes: dict[Lane, deque[bytes]] = {}
@@ -60,6 +62,7 @@ class KvLink:
 
     def send(self, message: bytes) -> None:
         if self.session is not None:
+            self.wire.engine_said(m.decode(message), self.is_congested)
             self._put(Direction.TO_STORE, message)
 
     def receive(self) -> Sequence[bytes]:
@@ -76,6 +79,7 @@ class KvLink:
         """A new connection, if there is none."""
         if self.session is None:
             self._number += 1
+            self.wire.connected(self.shelf.pool)
             self.session = StoreSession(self.shelf, self._clock, self._number.to_bytes(32, "big"))
 
     def cut(self) -> None:
@@ -85,6 +89,11 @@ class KvLink:
             self.session = None
         self._lanes.clear()
         self._arrived.clear()
+
+    @property
+    def arrived(self) -> Sequence[bytes]:
+        """What the engine takes with its next step."""
+        return self._arrived
 
     @property
     def lanes(self) -> list[Lane]:
@@ -113,6 +122,8 @@ class KvLink:
             self.session.receive(data)
         except ProtocolError as error:
             self._end(str(error))
+        else:
+            self.wire.pool_heard(m.decode(data), self.session, self.shelf)
 
     def run_store(self, most_messages: int = 1000) -> None:
         """The store says what it has to say now."""
@@ -120,6 +131,7 @@ class KvLink:
             message = self.session.next_message() if self.session is not None else None
             if message is None:
                 return
+            self.wire.pool_said(m.decode(message), self.shelf)
             self._put(Direction.TO_ENGINE, message)
 
     def tick_store(self) -> None:
@@ -127,6 +139,7 @@ class KvLink:
         try:
             if self.session is not None:
                 self.session.expire()
+                self.wire.pool_looked(self.session, self.shelf)
         except ProtocolError as error:
             self._end(str(error))
 

@@ -69,9 +69,18 @@ STORIES: Final[Mapping[str, tuple[KvOp, ...]]] = {
         *(KvOp("begin", 1, 4), KvOp("go on", 3, 0), KvOp("step", 0, 0), KvOp("wait", 5, 0), KvOp("wait", 5, 0)),
         *(KvOp("step", 0, 0), KvOp("go on", 3, 0)),
     ),
+    "what was said before does not renew a lease": (
+        *(KvOp("begin to load", 1, 2), KvOp("step", 0, 0), KvOp("repeat", 0, 0), KvOp("wait", 3, 0), KvOp("deliver", 0, 0)),
+        KvOp("wait, and the store notices", 2, 0),
+    ),
     "the store's bits rot": (KvOp("rot", 1, 0), KvOp("begin to load", 1, 9)),
     "the store is full while somebody reads": (
         *(KvOp("begin to load", 1, 2), KvOp("begin", 1, 5), KvOp("begin", 2, 5), KvOp("go on", 3, 0), KvOp("go on", 3, 0)),
+    ),
+    "the acknowledgement is lost, and another store is complete behind it": (
+        *(KvOp("begin", 1, 0), KvOp("go on", 2, 0), KvOp("begin", 2, 0), KvOp("go on", 2, 0), KvOp("deliver", 1, 0)),
+        *(KvOp("step", 0, 0), KvOp("hurry", 1, 1), KvOp("deliver", 1, 0), KvOp("step", 0, 0), KvOp("cut", 0, 0)),
+        KvOp("go on", 3, 0),
     ),
     "the acknowledgement is lost": (
         *(KvOp("begin", 1, 1), KvOp("go on", 3, 0), KvOp("go on", 1, 0), KvOp("cut", 0, 0), KvOp("go on", 3, 0)),
@@ -122,6 +131,8 @@ def run(ops: Sequence[KvOp]) -> KvRun:
             "stored blocks": counters.stored_blocks,
             "spoiled blocks": counters.corrupt_blocks,
             "connections lost": counters.connections_lost,
+            "leases ended": world.link.wire.num_leases_ended,
+            "stores said again": world.link.wire.num_repeated,
             "unanswered aborts": sum("abort" in reason for reason in world.link.closed),
         }
     )

@@ -19,6 +19,7 @@ from properties.invariants.transfers import RemoteTransfer, TransferMoment
 from properties.kv_end import KvEnd, KvViolation
 from properties.kv_link import Direction, Fate, KvLink, Lane
 from properties.kv_sizes import engine_end, rotten, store_end
+from properties.kv_wire import Open
 
 BLOCK_BYTES = 24
 LIMITS = store_end(
@@ -58,6 +59,33 @@ class KvWorld(KvEnd):
         self.rotten: set[bytes] = set()  # keys whose bytes the store's memory lost
         self.has_lost = False  # a message was lost, so that only time ends its transfer
 
+    # ---- the engine, heard on the wire ---------------------------------------------------------------------------------------
+
+    def step(self, most_accepted: int = 99) -> None:
+        """See `KvEnd`."""
+        transfers = self.connector.transfers
+        for data in self.link.arrived:
+            message = m.decode(data)
+            transfer = transfers.get(getattr(message, "transfer", -1))
+            self.link.wire.engine_heard(message, transfer is not None and transfer.state is not State.ABORTING)
+        super().step(most_accepted)
+        loads = [
+            Open(each.number, LIMITS.lease_s)
+            for each in transfers.values()
+            if each.state is not State.ABORTING and not each.opened.is_store
+        ]
+        self.link.wire.engine_stepped(loads, self.connector.counters.stored_blocks)
+        self._judge_wire()
+
+    def restart(self) -> None:
+        """See `KvEnd`."""
+        self.link.wire.engine_began_anew()
+        super().restart()
+
+    def _judge_wire(self) -> None:
+        if self.link.wire.found is not None:
+            raise KvViolation(self.link.wire.found)
+
     # ---- the link and the store ---------------------------------------------------------------------------------------------
 
     def deliver(self, lane: Lane, fate: Fate = Fate.ARRIVES) -> None:
@@ -68,6 +96,7 @@ class KvWorld(KvEnd):
         self.link.deliver(lane, fate)
         self.link.run_store()
         self.judge()
+        self._judge_wire()
 
     def _note_committed(self, data: bytes) -> None:
         """The END of a store arrives: its keys may become visible."""
@@ -80,6 +109,7 @@ class KvWorld(KvEnd):
         self.link.tick_store()
         self.link.run_store()
         self.judge()
+        self._judge_wire()
 
     def rot(self, key: bytes) -> None:
         """The store's memory loses a bit of a block."""

@@ -28,6 +28,7 @@ from ci.mutants import (
     of_streams,
     of_text,
     of_transfers,
+    of_wire,
 )
 from ci.mutants.mutant import Mutant
 
@@ -52,6 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *of_streams.MUTANTS,
     *of_overlap.MUTANTS,
     *of_transfers.MUTANTS,
+    *of_wire.MUTANTS,
     *of_remote.MUTANTS,
     *of_ranks.MUTANTS,
     *of_adapters.MUTANTS,

@@ -140,7 +140,6 @@ def test_a_gate_draws_few_of_those_that_load_a_model(profile: Profile, most: int
     assert {len(mutants) for mutants in drawn} == {5}
     named = [sum(bool(mutant.hunts) for mutant in mutants) for mutants in drawn]
     assert max(named) == most
-    assert min(named) <= 1  # most of the list names its suites: a draw without any is rare
     of_kernels = [mutant for mutants in drawn for mutant in mutants if "float-kernels" in mutant.hunts]
     assert bool(of_kernels) == (profile is Profile.PR)
     assert set(draw_mutants(MUTANTS, 7, Profile.NIGHTLY)) == set(MUTANTS)

@@ -1,0 +1,188 @@
+"""What two ends of KV transfers say to each other, heard on the wire and judged by the clock: leases, order, acknowledgements.
+
+Owns a second account of the protocol, kept from messages alone: what was sent of each store, who said or moved something last,
+what was acknowledged. It asks neither end for its own books, so it sees what they believe wrongly. Never: delivers anything.
+
+    DI-3  a store sends each of its blocks, in order, before its END; what the pool acknowledges it has; a transfer that was
+          complete and is said again changes nothing; what the engine counts as stored was acknowledged
+    DI-5  a lease ends when it is due, at either end, and not before; nothing more is sent into a congested connection
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from engine_under_test.distributed import messages as m
+from engine_under_test.distributed.protocol import State
+from engine_under_test.distributed.store_pool import StorePool
+from engine_under_test.distributed.store_session import StoreSession, StoreShelf
+from engine_under_test.seams import Clock
+from properties.invariants.predicate import violation
+from properties.verdict import Violation
+
+_RAN_OUT = "the lease has run out"
+
+
+class _Heard:
+    """One transfer on one connection."""
+
+    __slots__ = ("arrived", "granted", "is_stored_again", "moved_at", "opened", "said_at", "sent")
+
+    def __init__(self, opened: m.Open, now: float) -> None:
+        self.opened = opened
+        self.sent: list[int] = []  # blocks of a store, as the engine sent them
+        self.arrived: set[int] = set()  # of them, at the pool
+        self.granted = 0  # bytes of a load, as the pool heard
+        self.said_at = now  # when the engine said something of it last
+        self.moved_at: float | None = None  # when it came to the pool, or moved there, last
+        self.is_stored_again: Mapping[bytes, int] | None = None  # what the pool held when it was said again
+
+
+class Open(NamedTuple):
+    """A load that the engine has not ended: ``lease_s`` as it was told."""
+
+    number: int
+    lease_s: float
+
+
+class Wire:
+    """Told of every message by the link that carries it. ``found``: the first thing that was wrong."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._heard: dict[int, _Heard] = {}
+        self._complete: dict[int, tuple[bytes, ...]] = {}  # stores that were acknowledged by this pool, over all connections
+        self._pool: StorePool | None = None
+        self._acknowledged: dict[int, int] = {}  # by transfer, as it came to the engine
+        self._acknowledged_before = 0  # in earlier generations
+        self.found: Violation | None = None
+        self.num_leases_ended = 0
+        self.num_repeated = 0
+
+    # ---- what the link tells ----------------------------------------------------------------------------------------------
+
+    def connected(self, pool: StorePool) -> None:
+        """A new connection: nothing said before counts any more."""
+        self._heard.clear()
+        if pool is not self._pool:
+            self._pool = pool
+            self._complete.clear()
+
+    def engine_began_anew(self) -> None:
+        """Its transfers are numbered anew, under another generation."""
+        self._heard.clear()
+        self._complete.clear()
+        self._acknowledged_before += sum(self._acknowledged.values())
+        self._acknowledged.clear()
+
+    def engine_said(self, message: Any, is_congested: bool) -> None:
+        """Handed to the transport."""
+        if isinstance(message, m.Open):
+            self._heard.setdefault(message.transfer, _Heard(message, self._now))
+        heard = self._heard.get(getattr(message, "transfer", -1))
+        if heard is None:
+            return
+        heard.said_at = self._now
+        if isinstance(message, m.Block):
+            heard.sent.append(message.number)
+            if is_congested:
+                self._wrong("DI-5", f"block {message.number} of store {message.transfer}", "sent", "held while congested")
+        elif isinstance(message, m.End) and heard.sent != list(range(len(heard.opened.keys))):
+            expected = f"blocks 0 to {len(heard.opened.keys) - 1}, in order, before its END"
+            self._wrong("DI-3", f"store {message.transfer}", f"blocks {heard.sent} sent", expected)
+
+    def pool_heard(self, message: Any, session: StoreSession, shelf: StoreShelf) -> None:
+        """Arrived, and was applied."""
+        number = getattr(message, "transfer", -1)
+        heard = self._heard.get(number)
+        if heard is None:
+            return
+        if isinstance(message, m.Open) and heard.moved_at is None:
+            heard.moved_at = self._now
+            if self._complete.get(number) == message.keys:
+                heard.is_stored_again = self._held(shelf)
+                self.num_repeated += 1
+        elif isinstance(message, m.Credit) and message.total_bytes > heard.granted:
+            heard.granted, heard.moved_at = message.total_bytes, self._now
+        elif isinstance(message, m.Block) and message.number not in heard.arrived:
+            heard.arrived.add(message.number)
+            heard.moved_at = self._now
+        if number in session.transfers:
+            for other in self._heard.values():
+                if other is not heard:
+                    other.is_stored_again = None  # somebody else moved meanwhile
+
+    def pool_said(self, message: Any, shelf: StoreShelf) -> None:
+        """Handed to the link by the pool."""
+        number = getattr(message, "transfer", -1)
+        heard = self._heard.get(number)
+        if heard is None:
+            return
+        if isinstance(message, m.Block | m.End):
+            heard.moved_at = self._now
+        elif isinstance(message, m.Abort) and message.reason == _RAN_OUT:
+            self.num_leases_ended += 1
+            idle_s = self._now - (heard.moved_at or 0.0)
+            if idle_s < shelf.limits.lease_s:
+                found = f"ended for its lease {idle_s:g} s after it moved"
+                self._wrong("DI-5", f"transfer {number}", found, f"not before {shelf.limits.lease_s:g} s")
+        elif isinstance(message, m.Ack) and heard.opened.is_store:
+            self._judge_ack(number, heard, message, shelf)
+
+    def pool_looked(self, session: StoreSession, shelf: StoreShelf) -> None:
+        """It has looked at its leases: none is overdue."""
+        lease_s = shelf.limits.lease_s
+        for number, transfer in session.transfers.items():
+            heard = self._heard.get(number)
+            if heard is None or heard.moved_at is None or transfer.state is State.ABORTING:
+                continue
+            if self._now - heard.moved_at > lease_s:
+                found = f"open {self._now - heard.moved_at:g} s after it moved"
+                self._wrong("DI-5", f"transfer {number} at the store", found, f"ended after {lease_s:g} s")
+
+    def engine_heard(self, message: Any, is_open: bool) -> None:
+        """About to be applied by the engine. ``is_open``: it has not given the transfer up."""
+        if isinstance(message, m.Ack) and is_open:
+            self._acknowledged.setdefault(message.transfer, message.num_blocks)
+
+    def engine_stepped(self, loads: Collection[Open], num_stored: int) -> None:
+        """It has looked at its leases. ``loads``: those that it has neither ended nor given up; ``num_stored``: its count."""
+        for number, lease_s in loads:
+            heard = self._heard.get(number)
+            if heard is not None and self._now - heard.said_at > lease_s:
+                found = f"waited for {self._now - heard.said_at:g} s after the engine said something"
+                self._wrong("DI-5", f"load {number}", found, f"given up after {lease_s:g} s")
+        known = self._acknowledged_before + sum(self._acknowledged.values())
+        if num_stored > known:
+            self._wrong("DI-3", "the engine", f"{num_stored} blocks counted as stored", f"at most {known}, as acknowledged")
+
+    # ---- judged -----------------------------------------------------------------------------------------------------------
+
+    def _judge_ack(self, number: int, heard: _Heard, message: m.Ack, shelf: StoreShelf) -> None:
+        held = self._held(shelf)
+        missing = [key for key in heard.opened.keys[: message.num_blocks] if key not in held]
+        is_again = self._complete.get(number) == heard.opened.keys
+        if missing and not is_again:  # what was complete may have been evicted since
+            found = f"{message.num_blocks} blocks acknowledged, {len(missing)} of them not there"
+            self._wrong("DI-3", f"store {number}", found, "what is acknowledged can be found")
+        if heard.is_stored_again is not None and heard.is_stored_again != held:
+            changed = sorted(key for key in {*heard.is_stored_again, *held} if heard.is_stored_again.get(key) != held.get(key))
+            self._wrong("DI-3", "a repeated transfer", f"keys {changed} changed", "the store as before")
+        heard.is_stored_again = None
+        self._complete.pop(number, None)
+        self._complete[number] = heard.opened.keys
+        while len(self._complete) > shelf.limits.completed_remembered:
+            del self._complete[next(iter(self._complete))]
+
+    def _held(self, shelf: StoreShelf) -> dict[bytes, int]:
+        """Each key with its place in the order of eviction."""
+        return {key: place for place, key in enumerate(shelf.pool.keys())}
+
+    @property
+    def _now(self) -> float:
+        return self._clock.now()
+
+    def _wrong(self, identifier: str, subject: str, found: object, expected: object) -> None:
+        if self.found is None:
+            self.found = violation(identifier, subject, found, expected)
