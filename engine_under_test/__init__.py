@@ -12,8 +12,9 @@ Start reading at `types.py`, then `engine.py`.
         print(output.request_id, output.token_ids, output.finish_reason)
 """
 
+from engine_under_test.clock import SystemClock
 from engine_under_test.config import EngineConfig, Order
-from engine_under_test.engine import Engine, SystemClock
+from engine_under_test.engine import Engine
 from engine_under_test.errors import AssayError, BadInput, ConfigError, OutOfBlocks, ProtocolError, RunnerError
 from engine_under_test.events import Counters, Event, EventKind
 from engine_under_test.execution.fingerprint import FingerprintRunner

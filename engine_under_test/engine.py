@@ -7,11 +7,11 @@ Everything undetermined is handed in. The windows for an observer are `snapshot`
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from engine_under_test.book import Book, LiveRequest
+from engine_under_test.clock import SystemClock
 from engine_under_test.config import EngineConfig
 from engine_under_test.drafting import Drafting
 from engine_under_test.errors import ConfigError, OutOfBlocks, ProtocolError, RunnerError
@@ -46,13 +46,6 @@ if TYPE_CHECKING:
 _Column = TypeVar("_Column")
 
 _WAITING = Status.WAITING  # looked up once: a member of an enumeration is dear
-
-
-class SystemClock:
-    """The default clock: monotonic seconds of this machine."""
-
-    def now(self) -> float:
-        return time.monotonic()
 
 
 class Engine:
@@ -270,6 +263,8 @@ class Engine:
         if flight.admitted:
             self._book.count_overtakes(flight.admitted)
         self._journal.launched(flight, self.config.block_size)
+        if self._drafting is not None:
+            self._drafting.launched(plan_id)
         try:
             flight.launch = self._runner.launch(step.plan, step.reservation)
         except RunnerError as error:
@@ -396,6 +391,8 @@ class Engine:
                 parents.append(seq)
         for seq in parents:
             self._fork(seq)
+        if self._drafting is not None:
+            self._drafting.plan_landed(plan, result.tokens)
 
     def _emit(self, seq: Sequence, tokens: tuple[int, ...], plan_id: int, logprobs: tuple[Logprobs, ...]) -> None:
         """Applies sampled tokens up to the end of the choice; what lies behind it is dropped."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
 from engine_under_test import Engine, EngineConfig, FingerprintRunner, Request, SamplingParams
 from engine_under_test.drafting import Drafting
-from engine_under_test.execution.runner import Runner
+from engine_under_test.execution.runner import Launch, Runner
 from engine_under_test.execution.transformer import TransformerRunner
 from engine_under_test.model.weights import LlamaConfig, tiny_random
+from engine_under_test.sampling.controller import Seconds, Trial, WidthController
 from engine_under_test.sampling.proposers import PromptLookup, Scripted
-from engine_under_test.sampling.speculation import Proposer
-from engine_under_test.types import FinishReason
+from engine_under_test.sampling.speculation import Ask, Declaration, Proposal, Proposer, Repair
+from engine_under_test.seams import Noise
+from engine_under_test.types import FinishReason, Plan, Reservation
 
 CONFIG = EngineConfig(num_blocks=24, block_size=4, max_tokens_per_step=24, max_num_seqs=4, vocab_size=16)
 PROMPT = (1, 2, 3, 1, 2, 3, 1, 2)
@@ -130,3 +133,99 @@ def test_a_language_model_says_the_same_with_drafts(depth: int, temperature: flo
     drafting = Drafting(_that_knows(requests, plain, (1, 3, 0, 2)))
     assert serve(config, drafting) == plain
     assert drafting.num_accepted > 0
+
+
+class _PlayedTime:
+    """A clock that a proposer and a runner move on: so many seconds for each round of drafts and each token verified."""
+
+    def __init__(self, round_s: float, token_s: float) -> None:
+        self._time_s = 0.0
+        self._round_s = round_s
+        self._token_s = token_s
+
+    def now(self) -> float:
+        return self._time_s
+
+    def pass_for_drafts(self, proposal: Proposal) -> Proposal:
+        self._time_s += self._round_s * max(proposal.widths, default=0)
+        return proposal
+
+    def pass_for_step(self, plan: Plan) -> None:
+        self._time_s += 10e-3 + self._token_s * sum(plan.num_tokens)
+
+
+@dataclass
+class _Timed:
+    """A proposer that takes its time."""
+
+    inner: Scripted
+    clock: _PlayedTime
+
+    @property
+    def declaration(self) -> Declaration:
+        return self.inner.declaration
+
+    def propose(self, asks: Sequence[Ask], noise: Noise) -> Proposal:
+        return self.clock.pass_for_drafts(self.inner.propose(asks, noise))
+
+    def repair(self, repairs: Sequence[Repair]) -> None:
+        self.inner.repair(repairs)
+
+
+class _TimedRunner:
+    """A runner whose steps take their time, and that keeps their widths."""
+
+    def __init__(self, config: EngineConfig, clock: _PlayedTime) -> None:
+        self._inner = FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size)
+        self._clock = clock
+        self.widths: list[int] = []
+
+    def launch(self, plan: Plan, reservation: Reservation) -> Launch:
+        self._clock.pass_for_step(plan)
+        self.widths.append(max(plan.num_drafts, default=0))
+        return self._inner.launch(plan, reservation)
+
+
+@pytest.mark.parametrize(("stands", "width"), [(4, 4), (0, 0)], ids=["all stand", "none stands"])
+@pytest.mark.parametrize("depth", [0, 1], ids=["depth 0", "depth 1"])
+def test_a_controller_finds_the_width_and_no_token_depends_on_it(stands: int, width: int, depth: int) -> None:
+    config = replace(CONFIG, num_blocks=120, max_plans_in_flight=depth + 1)
+    requests = [Request(f"r{number}", (number, *PROMPT), SamplingParams(max_tokens=90)) for number in range(8)]
+    told = _serve(config, requests)
+    clock = _PlayedTime(1e-3, 0.01e-3)
+    scripted = _that_knows(requests, told, (stands,))
+    controller = WidthController()
+    runner = _TimedRunner(config, clock)
+    drafting = Drafting(_Timed(scripted, clock), controller=controller, clock=clock)
+    assert _serve(config, requests, drafting, runner) == told
+    assert controller.width == width
+    assert Counter(runner.widths[len(runner.widths) // 3 :]).most_common(1)[0][0] == width
+    last = {repair.row: repair.confirmed for repair in scripted.repairs}
+    assert len(last) == 8
+    assert set(last.values()) == {0}, "whoever was asked was told of its end"
+
+
+def test_a_controller_is_told_of_every_plan_that_lands_and_of_no_lost_one() -> None:
+    told: list[tuple[int, list[Trial]]] = []
+
+    class Hearing(WidthController):
+        def observe(self, num_rows: int, trials: Iterable[Trial], seconds: Seconds) -> None:
+            told.append((num_rows, list(trials)))
+            super().observe(num_rows, told[-1][1], seconds)
+
+    config = replace(CONFIG, max_plans_in_flight=2)
+    requests = _requests()
+    clock = _PlayedTime(1e-3, 0.01e-3)
+    drafting = Drafting(_knowing(requests, (2,)), controller=Hearing(), clock=clock)
+    runner = _TimedRunner(config, clock)
+    engine = Engine(config, runner, drafting=drafting)
+    for request in requests:
+        engine.submit(request)
+    for _ in range(3):
+        engine.step()
+    lost = engine.plans_in_flight
+    engine.abandon(lost[0], "lost")
+    while engine.has_work or engine.plans_in_flight:
+        engine.step()
+    assert len(told) == len(runner.widths) - len(lost)
+    assert any(trials for _, trials in told)
