@@ -49,11 +49,12 @@ ENTRIES = (
     *(Entry(f"verification-behind-{kept}-drafts", 1e-8) for kept in range(3)),
     *(Entry(f"verification-neighbours-in-{axis}", 1e-8) for axis in ("seed", "choice", "position")),
     *(Entry(f"power-{number}", 1e-8) for number in range(1, 14)),
-    *(Entry(f"calibration-{name}", 1e-8) for name in ("joint", "end")),
+    *(Entry(f"calibration-{name}", 1e-8) for name in ("joint", "end", "draws")),
     *(Entry(f"served-{way}-law", 1e-8) for way in SERVED),
     *(Entry(f"served-{way}-{near}", 1e-9) for way in SERVED for near in ("request", "choice", "position", "row", "resumed")),
     Entry("served-rare", 1e-8),
     Entry("covered-drawn", 1e-8),
+    *(Entry(f"smollm2-first-{number}", 1e-8) for number in (1, 2)),
 )
 
 

@@ -91,6 +91,10 @@ VERIFICATION_LAW, VERIFICATION_POWER = (
 )
 ADAPTERS = _suite("adapters", "language models, adapters", "adapted_suite.check_adapters", 6.0, _MODEL)
 STRUCTURED = _suite("structured-output", "structured output", "structured.check_structured", 12.0, ("model", "grammar"))
+FIRST_POSITIONS = _suite(
+    "smollm2-statistics", "sampler statistics, SmolLM2", "smollm2_stats.check_first_positions", 20.0, _BOTH, model="smollm2",
+    **_MINUTES,
+)  # fmt: skip
 COVERING = _suite(
     "covering-array", "everything in pairs", "covered.check_covered", 12.0, ("model", "reference", "grammar"), **_MINUTES
 )
@@ -114,4 +118,5 @@ SUITES: tuple[Suite, ...] = (
     MADE_MODELS,
     KERNEL_NUMBERS,
     SMOLLM2,
+    FIRST_POSITIONS,
 )

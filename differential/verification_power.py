@@ -36,6 +36,7 @@ ALPHA = 1e-8  # at which the tests under test reject: that of the gate
 COUNTS = {Profile.QUICK: 500, Profile.PR: 2000, Profile.NIGHTLY: 20_000}  # drawn directly, of each way
 RUNS = {Profile.QUICK: 0, Profile.PR: 1, Profile.NIGHTLY: 20}  # of the wrong speculator itself, of each way
 CALIBRATIONS = {Profile.QUICK: 1000, Profile.PR: 4000, Profile.NIGHTLY: 40_000}
+DRAWN_CALIBRATIONS = {Profile.QUICK: 10, Profile.PR: 40, Profile.NIGHTLY: 2000}  # by drawing; a few, and all at night
 _GROUPS = 16
 _ROWS_AT_ONCE = 1 << 14
 
@@ -169,6 +170,21 @@ def calibrate(entry_id: str, law: Floats, num: int, repetitions: int, chance: np
     return uniform_statistic(entry_id, null, found, alpha)
 
 
+def calibrate_draws(repetitions: int, chance: np.random.Generator, alpha: float, right: Speculator = ENGINE) -> Statistic:
+    """The same with drafts, noise and all: p-values of the right speculator itself."""
+    law = law_of_step(OPPOSED.target, OPPOSED.proposed, OPPOSED.width, 0)
+    found = []
+    for _ in range(repetitions):
+        batches = [
+            steps(OPPOSED, right, Variables(values=chance.random((_ROWS_AT_ONCE, 16))), Addresses.first(_ROWS_AT_ONCE))
+            for _ in range(2)
+        ]
+        cells = pooled(law, tally(np.concatenate(batches)), 2 * _ROWS_AT_ONCE)
+        found.append(pearson(cells.counts, cells.law)[1])
+    null = f"p-values of {2 * _ROWS_AT_ONCE:,} verifications, drawn, are uniform where nothing is wrong"
+    return uniform_statistic("calibration-draws", null, found, alpha)
+
+
 @dataclass(slots=True)
 class Found:
     """What a run has come to so far."""
@@ -217,6 +233,9 @@ def check_power(
         for entry_id, law, num in _calibrated(profile):
             chance = np.random.default_rng([context.seed, num])
             found.take(calibrate(entry_id, law, num, CALIBRATIONS[profile], chance, ledger.take(entry_id)))
+        repetitions = DRAWN_CALIBRATIONS[profile]
+        chance = np.random.default_rng([context.seed, 1])
+        found.take(calibrate_draws(repetitions, chance, ledger.take("calibration-draws")))
     context.progress(len(slips) + 2, len(slips) + 2)
     again = {"suite": SUITE_ID, "profile": profile.value, "seed": context.seed}
     return CheckResult(
@@ -230,7 +249,8 @@ def check_power(
         statistics=tuple(found.answers),
         figures=tuple(found.biases),
         note=f"{len(numbered)} ways to be wrong by {EFFECT[profile]:.0%} total variation are found as often as stated; "
-        f"{found.num_counts:,} samples drawn as counts, {found.num_runs} by running the wrong speculator",
+        f"{found.num_counts:,} samples drawn as counts, {found.num_runs} by running the wrong speculator; "
+        f"calibrated by {CALIBRATIONS[profile]:,} samples of counts, and by {DRAWN_CALIBRATIONS[profile]} that were drawn",
     )
 
 
