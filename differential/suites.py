@@ -100,7 +100,7 @@ COVERING = _suite(
 )
 SUITES: tuple[Suite, ...] = (
     Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),
-    Suite(served_law.SUITE_ID, "statistics through the engine", served_law.check_served, share_s=16.0),
+    Suite(served_law.SUITE_ID, "statistics through the engine", served_law.check_served, share_s=24.0),
     COVERING,
     SAMPLER_LAW,
     PROCESSED,
