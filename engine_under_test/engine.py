@@ -8,8 +8,9 @@ Everything undetermined is handed in. The windows for an observer are `snapshot`
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING
 
+from engine_under_test.applied import Applied, apply_drafts, tell_of_prompts
 from engine_under_test.book import Book, LiveRequest
 from engine_under_test.clock import SystemClock
 from engine_under_test.config import EngineConfig
@@ -39,11 +40,10 @@ from engine_under_test.types import (
     Status,
     StepResult,
 )
+from engine_under_test.window import NOTHING, snapshot_of
 
 if TYPE_CHECKING:
     from engine_under_test.remote import RemotePrefixes  # an engine without a remote pool imports nothing of it
-
-_Column = TypeVar("_Column")
 
 _WAITING = Status.WAITING  # looked up once: a member of an enumeration is dear
 
@@ -96,7 +96,7 @@ class Engine:
         self._remote = None if remote is None else remote(self._kv, self._book)
         self._reserved: InFlight | None = None
         self._next_ordinal = 1
-        self._last = _NOTHING  # the last snapshot
+        self._last = NOTHING  # the last snapshot
 
     # ---- the user's verbs ---------------------------------------------------------------------------------------------
 
@@ -361,9 +361,9 @@ class Engine:
     def _confirm(self, flight: InFlight, result: StepResult) -> None:
         """The result of the oldest plan: first what it wrote is confirmed, then its tokens are applied row by row."""
         plan = flight.step.plan
-        verified: dict[int, _Applied] = {}
+        verified: dict[int, Applied] = {}
         if plan.num_drafts:
-            ends, verified = _apply_drafts(flight, result)
+            ends, verified = apply_drafts(flight, result)
             self._kv.commit(plan.plan_id, ends)
         else:
             self._kv.commit(plan.plan_id)
@@ -372,7 +372,7 @@ class Engine:
         self._journal.counters.committed += 1
         parents = []
         if result.prompt_logprobs:
-            _tell_of_prompts(flight, result)
+            tell_of_prompts(flight, result)
         told = result.logprobs or ((),) * len(flight.seqs)
         for row, (seq, epoch, count, tokens, logprobs) in enumerate(
             zip(flight.seqs, plan.epochs, plan.num_tokens, result.tokens, told, strict=True)
@@ -404,7 +404,7 @@ class Engine:
     def _emit_verified(
         self,
         seq: Sequence,
-        applied: _Applied,
+        applied: Applied,
         tokens: tuple[int, ...],
         num_drafts: int,
         logprobs: tuple[Logprobs, ...],
@@ -532,74 +532,9 @@ class Engine:
         return self._kv.lookup(seq.table, (seq.goal_len - 1) // self.config.block_size)
 
     def snapshot(self) -> Snapshot:
-        """Everything the harness may see. Copies; changes nothing.
-
-        A column in which nothing differs from the last snapshot is the very same object, for memos by identity; whether it
-        differs is seen from the data, never from a note that somebody took of a change.
-        """
-        kv, book, last = self._kv, self._book, self._last
-        size = self.config.block_size
-        pool, entry_of = kv.pool, kv.index.entry_of
-        sources = kv.sources()
-        self._last = made = Snapshot(
-            size,
-            self.config.num_blocks,
-            book.generation,
-            kv.cache_generation,
-            _known(pool.free_order(), last.free),
-            last.cached if last.cached == entry_of else dict(entry_of),
-            _known(tuple(pool.ref_counts), last.ref_counts),
-            _known(kv.reservations(), last.reservations),
-            _known(kv.pinned, last.pinned),
-            last.quarantined if last.quarantined == pool.quarantine else dict(pool.quarantine),
-            _known(kv.plans_in_flight, last.plans),
-            _known(kv.unsettled, last.unsettled),
-            _known(tuple([seq.snapshot(size, None) for seq in book.waiting]), last.waiting),
-            _known(tuple([seq.snapshot(size, sources.get(seq.table)) for seq in book.running]), last.running),
-            adapters=_known(book.adapters.kept, last.adapters),
-            adapter_slots=_known(book.adapters.slots, last.adapter_slots),
-            loading=_known(tuple([seq.row_id for seq in book.waiting if seq.load is not None]), last.loading)
-            if book.num_loading
-            else (),
-        )
+        """Everything the harness may see. Copies; changes nothing. See `window.snapshot_of`."""
+        self._last = made = snapshot_of(self._kv, self._book, self._last)
         return made
-
-
-class _Applied(NamedTuple):
-    """What a row's verified tokens came to: those kept, why the choice ends with them if it does, and up to where its slots
-    are confirmed: all tokens but the last one."""
-
-    kept: tuple[int, ...]
-    reason: FinishReason | None
-    end: int
-
-
-def _apply_drafts(flight: InFlight, result: StepResult) -> tuple[list[int], dict[int, _Applied]]:
-    """Applies the tokens of the rows with drafts; up to where every row of the plan is confirmed."""
-    plan = flight.step.plan
-    ends, applied = [], {}
-    columns = zip(flight.seqs, plan.epochs, plan.starts, plan.num_tokens, plan.num_drafts, result.tokens, strict=True)
-    for row, (seq, epoch, start, count, num_drafts, tokens) in enumerate(columns):
-        end = start + count
-        if num_drafts and seq.epoch == epoch:
-            kept, reason = seq.append(tokens)
-            end = len(seq.tokens) - 1
-            applied[row] = _Applied(kept, reason, end)
-        ends.append(end)
-    return ends, applied
-
-
-def _tell_of_prompts(flight: InFlight, result: StepResult) -> None:
-    """What a result says of prompt tokens goes to the choices that are still under the plan's epoch."""
-    plan = flight.step.plan
-    columns = zip(flight.seqs, plan.epochs, plan.starts, result.prompt_logprobs, strict=True)
-    for seq, epoch, start, told in columns:
-        if told and seq.epoch == epoch:
-            seq.tell_of_prompt(start, told)
-
-
-def _known(found: _Column, last: _Column) -> _Column:
-    return last if found == last else found
 
 
 class _Passed:
@@ -610,4 +545,3 @@ class _Passed:
 
 
 _PASSED = _Passed()
-_NOTHING = Snapshot(0, 0, 0, 0, (), {}, None, {}, (), {}, (), (), (), ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ci.mutants.mutant import Mutant
 
 _ENGINE = "engine_under_test/engine.py"
+_APPLIED = "engine_under_test/applied.py"
 _SEQUENCE = "engine_under_test/sequence.py"
 _TRANSACTION = "engine_under_test/kv/transaction.py"
 _SCHEDULER = "engine_under_test/scheduling/scheduler.py"
@@ -26,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "fallen-drafts-published",
         "omlx-trim-offset-only",
         "https://github.com/jundot/omlx/issues/3245",
-        _ENGINE,
+        _APPLIED,
         "        ends.append(end)\n",
         "        ends.append(start + count)\n",
         "The host counts right, but its KV is confirmed, and found by others, with the drafts that fell.",
@@ -92,8 +93,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "vllm-dp-drafter-maxlen-hang",
         "https://github.com/vllm-project/vllm/pull/44954",
         "engine_under_test/drafting.py",
-        "            width = min(self.max_drafts, params.max_tokens - (len(seq.tokens) - seq.prompt_len) - 1)\n",
-        "            width = self.max_drafts\n",
+        "            width = min(most, params.max_tokens - (len(seq.tokens) - seq.prompt_len) - 1)\n",
+        "            width = most\n",
         "A choice near its longest length is asked for as many drafts as any other.",
         _WALKS,
     ),
