@@ -22,14 +22,14 @@ _PATIENCE_S: Final = 10.0
 
 
 class GoodEngine:
-    """Stores and loads eight blocks over and over, and compares every byte."""
+    """Stores and loads eight blocks over and over, and compares every byte. ``name``: that of its keys, unlike others'."""
 
-    def __init__(self, address: tuple[str, int], clock: Clock, *, token: bytes = TOKEN) -> None:
+    def __init__(self, address: tuple[str, int], clock: Clock, *, token: bytes = TOKEN, name: bytes = b"good") -> None:
         self.transport = TcpTransport(TcpConfig(*address), clock)
         config = ConnectorConfig(4096, token=token, load_deadline_s=_PATIENCE_S, store_deadline_s=_PATIENCE_S)
-        self.connector = Connector(config, self, self.transport, clock, b"good" * 4)
+        self.connector = Connector(config, self, self.transport, clock, (name * 16)[:16])
         self.pages = {number: self.content(number) for number in range(8)}
-        self.keys = [b"good %d" % number for number in range(8)]
+        self.keys = [b"%s %d" % (name, number) for number in range(8)]
         self.num_rounds = 0
 
     @staticmethod

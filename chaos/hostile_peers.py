@@ -54,6 +54,8 @@ class Peer:
         self.writer = FrameWriter()
         self.reader = FrameReader(1 << 24)
         self.sent = bytearray()
+        self.slow = b""  # what is left of a frame that it sends a byte at a time
+        self.is_welcomed = False
 
     def raw(self, data: bytes) -> None:
         self.sent += data
@@ -69,7 +71,9 @@ class Peer:
             if not data:
                 raise ConnectionResetError("the store ended the connection")
             self.reader.feed(data)
-        return m.decode(found)
+        message = m.decode(found)
+        self.is_welcomed |= isinstance(message, m.Welcome)
+        return message
 
     def greet(self, token: bytes = TOKEN, name: bytes = b"h" * 16) -> m.Welcome:
         self.say(m.Hello(VERSION, name, 0))
@@ -130,17 +134,32 @@ def silence(_peer: Peer, _chance: random.Random) -> None:
     """A connection and nothing else."""
 
 
+def half_a_frame_behind_the_greeting(peer: Peer, chance: random.Random) -> None:
+    """Nothing but time ends it: it was welcomed, and no transfer of it is open."""
+    peer.greet()
+    frame = peer.writer.frame(m.encode(m.Open(1, False, 4096, (chance.randbytes(16),))))
+    peer.raw(frame[: chance.randint(1, len(frame) - 1)])
+
+
 def slow_loris(peer: Peer, _chance: random.Random) -> None:
     """A byte at a time, and never the last one; the others follow by `drip`."""
     peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer.slow = FrameWriter().frame(m.encode(m.Hello(VERSION, b"h" * 16, 0)))
+    drip(peer)
+
+
+def slow_loris_behind_the_greeting(peer: Peer, chance: random.Random) -> None:
+    peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer.greet()
+    peer.slow = peer.writer.frame(m.encode(m.Open(1, False, 4096, (chance.randbytes(60),))))
     drip(peer)
 
 
 def drip(peer: Peer) -> None:
-    """The next byte of a greeting, unless it is the last one."""
-    frame = FrameWriter().frame(m.encode(m.Hello(VERSION, b"h" * 16, 0)))
-    if len(peer.sent) < len(frame) - 1:
-        peer.raw(frame[len(peer.sent) : len(peer.sent) + 1])
+    """The next byte of its frame, unless it is the last one."""
+    if len(peer.slow) > 1:
+        peer.raw(peer.slow[:1])
+        peer.slow = peer.slow[1:]
 
 
 def repeated_frame(peer: Peer, _chance: random.Random) -> None:
@@ -185,6 +204,19 @@ def wrong_token(peer: Peer, chance: random.Random) -> None:
         peer.greet(token=chance.randbytes(20))
 
 
+def no_token(peer: Peer, _chance: random.Random) -> None:
+    """The proof of a store that needs none."""
+    with contextlib.suppress(AssertionError, ConnectionError):
+        peer.greet(token=b"")
+
+
+def no_proof(peer: Peer, _chance: random.Random) -> None:
+    """The greeting is left off in the middle, as if it were over."""
+    peer.say(m.Hello(VERSION, b"h" * 16, 0))
+    peer.hear()
+    peer.say(m.Open(1, False, 4096, (b"good 0",)))
+
+
 def stores_and_leaves(peer: Peer, chance: random.Random) -> None:
     """A store that is cut off in the middle of everything: nothing of it may become visible."""
     peer.greet()
@@ -223,8 +255,10 @@ KINDS: Final = (
     Kind(oversized_length_behind_the_greeting),
     Kind(half_a_frame, ends=False, held=_HELD_STRANGERS),
     Kind(half_a_block, ends=False, held=_HELD),
+    Kind(half_a_frame_behind_the_greeting, ends=False, held=_HELD),
     Kind(silence, ends=False, held=_HELD_STRANGERS),
     Kind(slow_loris, ends=False, held=_HELD_STRANGERS, drips=True),
+    Kind(slow_loris_behind_the_greeting, ends=False, held=_HELD, drips=True),
     Kind(repeated_frame),
     Kind(replayed_session),
     Kind(spoiled_frame),
@@ -232,6 +266,8 @@ KINDS: Final = (
     Kind(out_of_turn),
     Kind(more_than_its_credit),
     Kind(wrong_token),
+    Kind(no_token),
+    Kind(no_proof),
     Kind(stores_and_leaves, ends=False, held=_HELD),
     Kind(loads_and_leaves, ends=False, held=_HELD),
 )

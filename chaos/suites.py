@@ -264,6 +264,13 @@ CONNECTORS = Suite(
     share_s=18.0,
     extras=("connector", "chaos"),
 )
+HOSTILE_PEERS = Suite(
+    "hostile-peers",
+    "a store among hostile peers",
+    partial(with_extras, "hostile-peers", "chaos.hostile_suite", "check_hostile_peers"),
+    share_s=7.0,
+    extras=("connector",),
+)
 SPOILED = Suite("spoiled-slots", "every committed slot spoiled once", run_spoiled, share_s=9.0)
 SUITES: tuple[Suite, ...] = (
     STORMS,
@@ -277,4 +284,5 @@ SUITES: tuple[Suite, ...] = (
     RANKS,
     RANKS_DOCKER,
     CONNECTORS,
+    HOSTILE_PEERS,
 )

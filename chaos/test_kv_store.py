@@ -5,7 +5,6 @@ Some hundreds of hostile connections; for 100000 of each kind: `python -m chaos.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -13,80 +12,32 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from chaos.good_engine import TOKEN, GoodEngine, Serving
 from chaos.hostile_peers import KINDS, Kind, Peer, attack
+from chaos.store_in_thread import StoreInThread, SystemClock
 from engine_under_test.distributed import messages as m
-from engine_under_test.distributed.kv_store import KvStore, ServerConfig
+from engine_under_test.distributed.kv_store import ServerConfig
 from engine_under_test.distributed.protocol import VERSION
-from engine_under_test.distributed.store_session import StoreLimits
 from engine_under_test.distributed.tcp import TcpConfig, TcpTransport
 from engine_under_test.errors import BadInput, ConfigError
-from properties.kv_world import HandClock
 
 _PATIENCE_S = 10.0
-LIMITS = StoreLimits(max_block_bytes=4096, window_bytes=16384, max_staged_bytes=1 << 16, lease_s=10.0, abort_grace_s=5.0)
-
-
-class SystemClock:
-    def now(self) -> float:
-        return time.monotonic()
-
-
-class Running:
-    """A store in a thread of its own, on a clock that the test moves."""
-
-    def __init__(self, max_connections: int = 100) -> None:
-        self.clock = HandClock()
-        self.config = ServerConfig(
-            token=TOKEN,
-            capacity_bytes=1 << 20,
-            max_connections=max_connections,
-            handshake_s=5.0,
-            frame_s=30.0,
-            tick_s=0.01,
-            limits=LIMITS,
-        )
-        self._is_started, self._loop = threading.Event(), asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        assert self._is_started.wait(_PATIENCE_S)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self.store = KvStore(self.config, self.clock)
-        self._loop.run_until_complete(self.store.start())
-        self.address = self.store.address
-        self._is_started.set()
-        self._loop.run_forever()
-
-    def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.store.close(), self._loop).result(_PATIENCE_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_PATIENCE_S)
-        self._loop.close()
-
-    def until(self, is_true: Callable[[], bool], what: str) -> None:
-        ends = time.monotonic() + _PATIENCE_S
-        while not is_true():
-            assert time.monotonic() < ends, f"{what}: not within {_PATIENCE_S} s ({self.store.stats})"
-            time.sleep(0.005)
 
 
 @pytest.fixture
-def running() -> Iterator[Running]:
-    found = Running()
+def running() -> Iterator[StoreInThread]:
+    found = StoreInThread()
     yield found
     found.close()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_a_hostile_peer_costs_its_connection_and_nothing_else(running: Running, kind: Kind) -> None:
+def test_a_hostile_peer_costs_its_connection_and_nothing_else(running: StoreInThread, kind: Kind) -> None:
     good = GoodEngine(running.address, SystemClock())
     good.go_round()
     with Serving(good, rest_s=0.01):
@@ -103,7 +54,7 @@ def test_a_hostile_peer_costs_its_connection_and_nothing_else(running: Running, 
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.ends], ids=lambda kind: kind.name)
-def test_a_peer_that_takes_its_time_is_ended_when_it_is_up(running: Running, kind: Kind) -> None:
+def test_a_peer_that_takes_its_time_is_ended_when_it_is_up(running: StoreInThread, kind: Kind) -> None:
     good = GoodEngine(running.address, SystemClock())
     good.go_round()
     good.transport.close("only what it stored stays")
@@ -121,7 +72,7 @@ def test_a_peer_that_takes_its_time_is_ended_when_it_is_up(running: Running, kin
 
 
 def test_a_full_store_drops_strangers_first() -> None:
-    running = Running(max_connections=20)
+    running = StoreInThread(max_connections=20)
     good = GoodEngine(running.address, SystemClock())
     good.go_round()
     crowd = [Peer(running.address) for _ in range(60)]
@@ -137,7 +88,7 @@ def test_a_full_store_drops_strangers_first() -> None:
     running.close()
 
 
-def test_a_peer_that_does_not_read_is_not_read_from(running: Running) -> None:
+def test_a_peer_that_does_not_read_is_not_read_from(running: StoreInThread) -> None:
     """Its loads are granted everything and taken by nobody: the store holds a write buffer, not all that was asked for."""
     good = GoodEngine(running.address, SystemClock())
     good.go_round()
@@ -150,7 +101,7 @@ def test_a_peer_that_does_not_read_is_not_read_from(running: Running) -> None:
             peer.say(m.Open(number, False, 4096, keys))
             peer.say(m.Credit(number, 8 * 4096))
     good.go_round()
-    (connection,) = [each for each in running.store.connections if each._stalled_at is not None]
+    (connection,) = [each for each in running.store.connections if each.is_stalled]
     assert connection._transport is not None
     assert connection._transport.get_write_buffer_size() < 1 << 20
     running.clock.time += 31.0
@@ -159,7 +110,7 @@ def test_a_peer_that_does_not_read_is_not_read_from(running: Running) -> None:
     peer.close()
 
 
-def test_the_last_word_says_why(running: Running) -> None:
+def test_the_last_word_says_why(running: StoreInThread) -> None:
     peer = Peer(running.address)
     peer.say(m.Hello(VERSION + 1, bytes(16), 0))
     found = peer.hear()

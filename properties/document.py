@@ -20,6 +20,7 @@ from engine_under_test.caps import Caps, DeclaredOrder, ReferenceModel, VictimSe
 from engine_under_test.errors import BadInput
 from properties.checkers import CHECKERS
 from properties.invariants import ALL, CATALOGUE, MOST_DANGEROUS, Predicate, is_most_dangerous
+from properties.invariants.peers import PEER_SENTENCES
 from properties.invariants.transfers import TRANSFER_SENTENCES
 from properties.moment import Happening
 from properties.rank_checkers import RANK_CHECKERS
@@ -188,7 +189,7 @@ def _unproven(kills: Names) -> list[str]:
 def _unjudged() -> list[str]:
     judged = {predicate.identifier for predicate in ALL} | {checker.identifier for checker in CHECKERS}
     judged |= {each.identifier for each in TEXT_SENTENCES}
-    judged |= {sentence.identifier for sentence in TRANSFER_SENTENCES}
+    judged |= {sentence.identifier for sentence in (*TRANSFER_SENTENCES, *PEER_SENTENCES)}
     judged |= {checker.identifier for checker in RANK_CHECKERS}
     left = [f"{entry.identifier} {entry.name}" for entry in CATALOGUE.values() if entry.identifier not in judged]
     told = (
@@ -204,8 +205,9 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
     checkers = [checker for checker in CHECKERS if checker.identifier == identifier]
     of_texts = [each for each in TEXT_SENTENCES if each.identifier == identifier]
     of_transfers = [each for each in TRANSFER_SENTENCES if each.identifier == identifier]
+    of_peers = [each for each in PEER_SENTENCES if each.identifier == identifier]
     of_ranks = [each for each in RANK_CHECKERS if each.identifier == identifier]
-    if not (predicates or checkers or of_texts or of_transfers or of_ranks):
+    if not (predicates or checkers or of_texts or of_transfers or of_peers or of_ranks):
         suites = evaluated.get(identifier, ())
         if suites:  # by comparison with a reference, or by a statistical test
             told = f"Judged by the suites themselves: {_listed(suites)}. Kills: {_listed(kills.get(identifier, ()))}."
@@ -224,6 +226,8 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
     for sentence in of_transfers:
         source = "`properties/invariants/transfers.py`"
         yield f"| {sentence.sentence} | each instant of a transfer | has a connector | {source} |"
+    for peer in of_peers:
+        yield f"| {peer.sentence} | each peer of a store | is a store or its engine | `properties/invariants/peers.py` |"
     for checker in of_ranks:
         yield f"| {checker.sentence} | whole run of a group | is a group of ranks | `properties/rank_checkers.py` |"
     yield ""

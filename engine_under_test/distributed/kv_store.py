@@ -168,6 +168,11 @@ class Connection(asyncio.Protocol):
         self._frame_began_at: float | None = None
         self._stalled_at: float | None = None  # since when the peer leaves unread what is due to it
 
+    @property
+    def is_stalled(self) -> bool:
+        """True while the peer leaves unread what is due to it, so that it is not read from either."""
+        return self._stalled_at is not None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
