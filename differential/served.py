@@ -63,7 +63,7 @@ WAYS = (
     Way("cached", prompt_len=20, shared_len=16, floors={"tokens from the cache": 6}),
     Way("preempted", {"prefix_cache": False}, preempts_at=_PREEMPTED, floors={"preempted": 4}),
     Way("drafted", _ROOMY, proposer=MarkovDrafts, floors={"drafts that stood": 6, "drafts that fell": 8}),
-    Way("looked up", proposer=PromptLookup, floors={"drafts that stood": 0.5, "drafts that fell": 8}),
+    Way("looked up", _OVERLAPPED, proposer=PromptLookup, floors={"drafts that stood": 0.3, "drafts that fell": 8}),
     Way(
         "all of it",
         {**_OVERLAPPED, "max_num_seqs": 48, "max_tokens_per_step": 96},
