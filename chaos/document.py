@@ -81,6 +81,11 @@ def _blows() -> Iterator[str]:
     yield "DI-2, SC-5, SC-11 and SE-2 watch. A group computes fingerprints, or a small Llama with fewer KV heads"
     yield "than four ranks. A storm that is not over in its time counts as hung, and says where. Real processes, hence not"
     yield "bit-for-bit repeatable: the suite `ranks` records what happened, and shrinks nothing."
+    yield ""
+    yield "The suite `ranks-in-turn` deals the like, and answers that differ, lies, deaths in every generation and a driver"
+    yield "that is away, to ranks that are played (`chaos/scripted_ranks.py`), at every moment of a step, before the real"
+    yield "driver, supervisor and engine. Its clock moves only when somebody waits, so who is named, and when at the earliest"
+    yield "and at the latest, is judged to the virtual second, and a case has the same history each time."
     yield from ("", "| blow | what happens | how it is noticed |", "|---|---|---|")
     for blow, meaning in MEANINGS.items():
         yield f"| `{blow.value}` | {meaning} | {NOTICED[blow]} |"

@@ -37,7 +37,8 @@ from properties.op import Op, OpKind
 from properties.rank_checkers import RANK_CHECKERS
 from properties.verdict import Violation
 
-JUDGES = (*(each for each in CHECKERS if each.identifier in ("SC-5", "SC-11", "SC-14", "SK-3", "SE-2")), *RANK_CHECKERS)
+OF_THE_ENGINE = tuple(each for each in CHECKERS if each.identifier in ("SC-5", "SC-11", "SC-14", "SK-3", "SE-2"))
+JUDGES = (*OF_THE_ENGINE, *RANK_CHECKERS)
 PATIENCE = Patience(beat_s=0.1, silence_s=2.0, step_s=4.0)
 STEP_PHASES = (RankPhase.BEFORE_PLAN, RankPhase.IN_COLLECTIVE, RankPhase.BEFORE_REPLY)
 _BLOWS = tuple(blow for blow in Blow if blow not in IN_CONTAINERS)
@@ -176,7 +177,7 @@ def _run_storm(run: RankRun, launcher: Launcher, patience: Patience, interface: 
         max_plans_in_flight=storm.depth + 1,
     )
     requests = tuple(_requests(storm.seed, config.vocab_size))
-    _serve_twins(run.history, config, requests, storm.model)
+    serve_twins(run.history, config, requests, storm.model)
     recorder = _Recorder(run.history, storm.strikes, patience)
     ranks = RankConfig(
         storm.world_size, storm.model, config.num_blocks, config.block_size, patience=patience,
@@ -247,10 +248,10 @@ class _Recorder:
 
     def _note_blow(self, strike: Strike, sent: RankEvent) -> None:
         bound_s = 0.0 if strike.blow is Blow.REST else self._bound_s  # that may pass unnoticed, and its requests suffer nothing
+        named = None if strike.blow is Blow.PART else strike.rank  # of ranks that miss each other, nobody can tell who is away
         self._history.add(
             RankEvent(
-                RankEventKind.STRUCK, sent.generation, sent.at_s, strike.rank, strike.sequence, bound_s=bound_s,
-                reason=strike.words,
+                RankEventKind.STRUCK, sent.generation, sent.at_s, named, strike.sequence, bound_s=bound_s, reason=strike.words
             )
         )  # fmt: skip
 
@@ -325,7 +326,7 @@ def _requests(seed: int, vocab_size: int) -> Iterator[Request]:
         yield Request(f"r{number}", prompt, sampling)
 
 
-def _serve_twins(history: History, config: EngineConfig, requests: Sequence[Request], model: RankModel) -> None:
+def serve_twins(history: History, config: EngineConfig, requests: Sequence[Request], model: RankModel) -> None:
     """The same requests under other names through an engine of one rank that nothing befalls."""
     engine = Engine(config, _alone(config, model))
     for request in requests:

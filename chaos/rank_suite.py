@@ -40,7 +40,10 @@ _WALKS = {
     Profile.NIGHTLY: tuple((size, label) for size in (1, 2, 4) for label in SHAPES),
 }
 # Longer than a machine that does ten other things keeps a process waiting; shorter than anybody likes to wait in a gate.
-PATIENCE = Patience(beat_s=0.1, silence_s=4.0, step_s=8.0)
+# A step is late only long after the bound of a silence, lest a frozen rank be noticed by its step alone; but a stall, which
+# beats, is noticed by nothing else, and is not to take all day.
+PATIENCE = Patience(beat_s=0.1, silence_s=4.0, step_s=40.0)
+_OF_A_STALL = Patience(beat_s=0.1, silence_s=4.0, step_s=8.0)
 LONGEST_OP_S = 0.1  # of a walk, for each rank: many times what it takes
 
 
@@ -68,6 +71,11 @@ def storms_of(profile: Profile, seed: int) -> Iterator[RankStorm]:
         yield RankStorm(seed + number, size, policy, strikes, number % 3)
     strike = Strike(Blow.KILL, turns[2], seed % 4, 2 + seed % 5)
     yield RankStorm(seed + len(chosen), 4, Policy.CONTINUE, (strike,), 1, is_llama=True)
+
+
+def patience_of(storm: RankStorm) -> Patience:
+    """Which of a storm's bounds is the least that it needs."""
+    return _OF_A_STALL if any(strike.blow is Blow.STALL for strike in storm.strikes) else PATIENCE
 
 
 @dataclass(slots=True)
@@ -116,7 +124,7 @@ def check_ranks(context: SuiteContext) -> CheckResult:
 
 
 def _storm(storm: RankStorm, launcher: Launcher, sums: _Sums) -> Failure | None:
-    run = run_rank_storm(storm, launcher, PATIENCE)
+    run = run_rank_storm(storm, launcher, patience_of(storm))
     sums.add_storm(run)
     return None if run.violation is None else failure_of(SUITE_ID, run.violation, storm.title, run.facts)
 
@@ -137,7 +145,7 @@ def _walk(context: SuiteContext, size: int, label: str, launcher: Launcher, sums
     caps = target.caps
     history = History()
     config = RankConfig(
-        size, FingerprintModel(caps.vocab_size), caps.num_blocks, caps.block_size, patience=PATIENCE, shows_evidence=True
+        size, FingerprintModel(caps.vocab_size), caps.num_blocks, caps.block_size, patience=_OF_A_STALL, shows_evidence=True
     )
     found: Violation | None = None
     try:

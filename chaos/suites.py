@@ -13,6 +13,7 @@ from itertools import islice
 
 from chaos.faults import OF_THE_LINK, FaultKind, Kind
 from chaos.memory_suite import run_memory, run_memory_of_transfers
+from chaos.ranks_in_turn import check_ranks_in_turn
 from chaos.run import StormRun, failure_of, run_storm
 from chaos.spoiled_suite import run_spoiled
 from chaos.storm import NUM_OPS, PCT_DEPTH, PCT_STEPS, REMOTE_SHAPES, SHAPES, WITHOUT_LINK, draw_storm
@@ -232,6 +233,7 @@ TRANSFERS_IN_TURN = Suite(
     "transfers-in-turn", "a load struck at every moment", run_transfers_in_turn, share_s=20.0, extras=("connector",)
 )
 ORDERS = Suite("orders", "order of accesses", run_orders, share_s=60.0)
+RANKS_IN_TURN = Suite("ranks-in-turn", "played ranks, every blow at every moment", check_ranks_in_turn, share_s=6.0)
 RANKS = Suite(
     "ranks",
     "real ranks, real deaths",
@@ -281,6 +283,7 @@ SUITES: tuple[Suite, ...] = (
     MEMORY_OF_TRANSFERS,
     SPOILED,
     TRANSFERS,
+    RANKS_IN_TURN,
     RANKS,
     RANKS_DOCKER,
     CONNECTORS,

@@ -14,7 +14,7 @@ from rich.console import Console
 from chaos.container_suites import CASES, run_in_containers
 from chaos.rank_containers import Containers
 from chaos.rank_kills import RankRun, draw_rank_storm, run_rank_storm
-from chaos.rank_suite import PATIENCE
+from chaos.rank_suite import patience_of
 from ci.storm_outcome import FOLDER, StormsOutcome, keep, turns
 from engine_under_test.distributed.rank_processes import Processes
 from engine_under_test.errors import AssayError, BadInput
@@ -74,7 +74,12 @@ def _launched(world_size: int, in_containers: bool) -> Iterator[RunOne]:
     if not in_containers:
         processes = Processes()
         try:
-            yield lambda seed: run_rank_storm(draw_rank_storm(seed, world_size), processes, PATIENCE)
+
+            def run(seed: int) -> RankRun:
+                storm = draw_rank_storm(seed, world_size)
+                return run_rank_storm(storm, processes, patience_of(storm))
+
+            yield run
         finally:
             processes.close()
         return

@@ -132,7 +132,9 @@ class RankEventKind(StrEnum):
     JOINED = "joined"  # rank, pool, window
     SENT = "sent"  # sequence, plan, rows: to all ranks
     EXECUTED = "executed"  # rank, sequence, plan, rows, collectives; reason if the step was refused
-    STRUCK = "struck"  # rank, reason; bound_s: within which it must be noticed, 0 if it may pass. Told by whoever strikes
+    # rank (None if nobody can tell which one), reason; bound_s: within which it must be noticed, 0 if it may pass; least_s:
+    # from which on it may be. Told by whoever strikes
+    STRUCK = "struck"
     LOST = "lost"  # rank, reason: the group is broken, all of its ranks are ended
     RESTARTED = "restarted"  # the new generation
     CLOSED = "closed"  # for good
@@ -153,3 +155,4 @@ class RankEvent(NamedTuple):
     window: int = 0
     bound_s: float = 0.0
     reason: str = ""
+    least_s: float = 0.0

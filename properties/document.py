@@ -23,13 +23,16 @@ from properties.invariants import ALL, CATALOGUE, MOST_DANGEROUS, Predicate, is_
 from properties.invariants.peers import PEER_SENTENCES
 from properties.invariants.transfers import TRANSFER_SENTENCES
 from properties.moment import Happening
-from properties.rank_checkers import RANK_CHECKERS
+from properties.rank_checkers import EXACT_CHECKERS, RANK_CHECKERS
+from properties.rank_endings import ENDING_CHECKERS
 from properties.streamed_text import TEXT_SENTENCES
 
 _ROOT = Path(__file__).parents[1]
 PAGE: Final = _ROOT / "docs" / "invariants.md"
 EVALUATED: Final = _ROOT / "docs" / "invariants-evaluated.json"
 KILLS: Final = _ROOT / "ci" / "mutants" / "kills.json"
+
+_OF_RANKS: Final = (*EXACT_CHECKERS, *ENDING_CHECKERS)
 
 Names = Mapping[str, Sequence[str]]  # identifier -> suites, or mutants
 
@@ -190,7 +193,7 @@ def _unjudged() -> list[str]:
     judged = {predicate.identifier for predicate in ALL} | {checker.identifier for checker in CHECKERS}
     judged |= {each.identifier for each in TEXT_SENTENCES}
     judged |= {sentence.identifier for sentence in (*TRANSFER_SENTENCES, *PEER_SENTENCES)}
-    judged |= {checker.identifier for checker in RANK_CHECKERS}
+    judged |= {checker.identifier for checker in _OF_RANKS}
     left = [f"{entry.identifier} {entry.name}" for entry in CATALOGUE.values() if entry.identifier not in judged]
     told = (
         "Nothing in `properties/` judges these; what they speak of is judged by statistics or reference models, or joins later:"
@@ -206,7 +209,7 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
     of_texts = [each for each in TEXT_SENTENCES if each.identifier == identifier]
     of_transfers = [each for each in TRANSFER_SENTENCES if each.identifier == identifier]
     of_peers = [each for each in PEER_SENTENCES if each.identifier == identifier]
-    of_ranks = [each for each in RANK_CHECKERS if each.identifier == identifier]
+    of_ranks = [each for each in _OF_RANKS if each.identifier == identifier]
     if not (predicates or checkers or of_texts or of_transfers or of_peers or of_ranks):
         suites = evaluated.get(identifier, ())
         if suites:  # by comparison with a reference, or by a statistical test
@@ -229,7 +232,9 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
     for peer in of_peers:
         yield f"| {peer.sentence} | each peer of a store | is a store or its engine | `properties/invariants/peers.py` |"
     for checker in of_ranks:
-        yield f"| {checker.sentence} | whole run of a group | is a group of ranks | `properties/rank_checkers.py` |"
+        where = "is a group of ranks" if checker in RANK_CHECKERS else "is a group of ranks on a virtual clock"
+        module = checker.check.__module__.replace(".", "/")
+        yield f"| {checker.sentence} | whole run of a group | {where} | `{module}.py` |"
     yield ""
     yield f"Suites: {_listed(evaluated.get(identifier, ()))}. Kills: {_listed(kills.get(identifier, ()))}."
     yield ""

@@ -333,7 +333,7 @@ def _read_rank(data: Mapping[str, Any]) -> RankEvent:
     )
 
 
-_RANK_COLUMNS: Final = ("sequence", "plan_id", "rows", "collectives", "pool", "window", "bound_s", "reason")
+_RANK_COLUMNS: Final = ("sequence", "plan_id", "rows", "collectives", "pool", "window", "bound_s", "reason", "least_s")
 _WRITERS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
     OpRecord: _write_op,
     Event: _write_event,

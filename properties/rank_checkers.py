@@ -1,6 +1,8 @@
 """What must hold of a group of ranks, judged from what its driver saw: DI-1 and DI-2.
 
-Owns these two sentences. They read `RankEvent` records, and for the second the outputs beside them; nothing of a process.
+Owns these sentences. They read `RankEvent` records, and those of DI-2 the outputs beside them; nothing of a process. Those in
+`EXACT_CHECKERS` are for a driver on a virtual clock, whose ranks are late only if they are made so; what must hold of its
+requests then depends on the policy (`properties/rank_endings.py`).
 """
 
 from __future__ import annotations
@@ -105,9 +107,9 @@ def _pool(pool: tuple[int, int]) -> str:
 
 
 def deaths_are_noticed_and_answered(records: Sequence[Record]) -> Finding:
-    """DI-2: each blow that has a bound is noticed within it; behind a loss nothing more of that generation is executed, and a
-    new generation begins or the group is closed; every request ends once, with the tokens of its twin that no fault touched,
-    or with an explicit error.
+    """DI-2: each blow that has a bound is noticed within it, no sooner than it can be, as one to the rank that was struck;
+    behind a loss nothing more of that generation is executed, and a new generation begins or the group is closed; every
+    request ends once, with the tokens of its twin that no fault touched, or with an explicit error.
 
     A twin is a request of the same history with the same prompt, parameters, adapter and media under another name.
     Source: Chandra and Toueg, Unreliable Failure Detectors for Reliable Distributed Systems, JACM 1996 (completeness).
@@ -133,8 +135,34 @@ def _noticed(blow: RankEvent, events: Sequence[RankEvent]) -> Violation | None:
             took = event.at_s - blow.at_s
             if took > blow.bound_s:
                 return violation("DI-2", subject, f"noticed after {took:.3f} s", f"within {blow.bound_s:g} s")
+            if took < blow.least_s:
+                return violation("DI-2", subject, f"noticed after {took:.3f} s", f"not before {blow.least_s:g} s")
+            if blow.rank is not None and event.rank != blow.rank:
+                who = "no rank" if event.rank is None else f"rank {event.rank}"
+                return violation("DI-2", subject, f"{who} named for it ({event.reason})", f"rank {blow.rank}")
             return None
     return violation("DI-2", subject, "never noticed", f"noticed within {blow.bound_s:g} s")
+
+
+def nobody_is_lost_without_a_blow(records: Sequence[Record]) -> Finding:
+    """DI-2: a group is lost only when one of its ranks was dealt a blow that must be noticed: not for a driver that was away,
+    nor for a rest that is over in time, nor when everything stood still together.
+
+    Source: Chandra and Toueg, Unreliable Failure Detectors for Reliable Distributed Systems, JACM 1996 (accuracy).
+    """
+    struck: set[int] = set()
+    count = 0
+    for event in records:
+        if not isinstance(event, RankEvent):
+            continue
+        count += 1
+        if event.kind is RankEventKind.STRUCK and event.bound_s:
+            struck.add(event.generation)
+        elif event.kind is RankEventKind.LOST and event.generation not in struck:
+            who = "the ranks" if event.rank is None else f"rank {event.rank}"
+            subject = f"{who} of generation {event.generation}"
+            return Finding(count, violation("DI-2", subject, f"lost ({event.reason})", "there, since nothing befell them"))
+    return Finding(count)
 
 
 def _answered(loss: RankEvent, later: Sequence[RankEvent]) -> Violation | None:
@@ -191,4 +219,6 @@ def _named(key: tuple[str, int, int]) -> str:
 
 AGREEMENT: Final = Checker("DI-1", ranks_agree)
 DEATHS: Final = Checker("DI-2", deaths_are_noticed_and_answered)
+NO_FALSE_ALARM: Final = Checker("DI-2", nobody_is_lost_without_a_blow)
 RANK_CHECKERS: Final[tuple[Checker, ...]] = (AGREEMENT, DEATHS)
+EXACT_CHECKERS: Final[tuple[Checker, ...]] = (*RANK_CHECKERS, NO_FALSE_ALARM)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from engine_under_test.events import RankEvent, RankEventKind
+from engine_under_test.events import Event, EventKind, RankEvent, RankEventKind
 from engine_under_test.types import Admission, FinishReason, Output, Request, RowId, SamplingParams
 from properties.checkers import Checker, run_checkers
 from properties.history import History, OpRecord, Record
 from properties.op import Op, OpKind
-from properties.rank_checkers import AGREEMENT, DEATHS
+from properties.rank_checkers import AGREEMENT, DEATHS, NO_FALSE_ALARM
+from properties.rank_endings import Terms, endings_by, starts_by
 from properties.verdict import Verdict
 
 K = RankEventKind
@@ -127,6 +128,9 @@ def test_a_request_may_end_with_an_error_that_says_why() -> None:
     ("bad", "found"),
     [
         (lambda: with_one(DIED, LOSS, at_s=25.5), "noticed after 20.500 s"),
+        (lambda: with_one(DIED, BLOW, least_s=5.0), "not before 5 s"),
+        (lambda: with_one(DIED, LOSS, rank=0), "rank 0 named for it"),
+        (lambda: with_one(DIED, LOSS, rank=None), "no rank named for it"),
         (lambda: with_one(DIED, LOSS, generation=2), "never noticed"),
         (lambda: with_one(DIED, RESTART, generation=1), "nothing behind it"),
         (lambda: output(LAST, token_ids=(6,)), "tokens (4, 6)"),
@@ -136,8 +140,9 @@ def test_a_request_may_end_with_an_error_that_says_why() -> None:
         (lambda: output(LAST, finish_reason=FinishReason.ERROR), "an error without a word"),
         (lambda: (*DIED[:RESTART], executed(0, 1), *DIED[RESTART:]), "executed step 1 behind it"),
     ],
-    ids=["too late", "never noticed", "no new generation", "another token", "a token less", "two ends", "no end",
-         "an error without a word", "a dead generation computes"],
+    ids=["too late", "too soon", "another rank is named", "nobody is named", "never noticed",
+         "no new generation", "another token", "a token less", "two ends", "no end", "an error without a word",
+         "a dead generation computes"],
 )  # fmt: skip
 def test_a_death_that_is_not_answered_is_found(bad: Callable[[], tuple[Record, ...]], found: str) -> None:
     verdict, sentence = judged(bad(), DEATHS)
@@ -158,3 +163,77 @@ def test_a_request_that_suffers_from_a_blow_that_passed_is_found() -> None:
     verdict, sentence = judged((*PASSED[:-1], replace(told, token_ids=(6,))), DEATHS)
     assert verdict is Verdict.INVALID
     assert "tokens (4, 6)" in sentence
+
+
+def test_a_blow_to_nobody_in_particular_may_be_named_by_any() -> None:
+    assert judged(with_one(DIED, BLOW, rank=None), DEATHS)[0] is Verdict.VALID
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [with_one(DIED, BLOW, generation=2), with_one(DIED, BLOW, bound_s=0.0), (*DIED[:BLOW], *DIED[LOSS:])],
+    ids=["a blow to another generation", "a blow that may pass", "no blow"],
+)
+def test_a_loss_for_nothing_is_a_false_alarm(bad: tuple[Record, ...]) -> None:
+    assert judged(DIED, NO_FALSE_ALARM)[0] is Verdict.VALID
+    assert "since nothing befell them" in judged(bad, NO_FALSE_ALARM)[1]
+
+
+# Endings, by the terms of a supervisor
+
+ENDS = endings_by(Terms(ends_in_flight=True))
+KILLED: tuple[Record, ...] = (
+    joined(0),
+    joined(1),
+    Event(EventKind.SCHEDULED, ROW, 11),
+    sent(1),
+    executed(0, 1),
+    RankEvent(K.LOST, 1, 9.0, 1, reason="was killed by SIGKILL"),
+    RankEvent(K.RESTARTED, 2, 10.0),
+)
+
+
+def ended(name: str, incarnation: int, reason: FinishReason, message: str = "") -> Output:
+    return Output(name, 0, incarnation, 0, (), reason, message)
+
+
+BLAMED, BYSTANDER = ended("a", 1, FinishReason.ERROR, "rank 1: was killed"), ended("b", 2, FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "terms", "found"),
+    [
+        ((BLAMED, BYSTANDER), Terms(True), ""),
+        ((ended("a", 1, FinishReason.LENGTH), BYSTANDER), Terms(), ""),
+        ((BYSTANDER,), Terms(True), "no end"),
+        ((ended("a", 1, FinishReason.LENGTH),), Terms(True), "ended by length"),
+        ((ended("a", 1, FinishReason.ERROR, "rank 0: was killed"),), Terms(True), "an error that names rank 1"),
+        ((BLAMED, ended("b", 2, FinishReason.ERROR, "rank 1: was killed")), Terms(True), "request b"),
+        ((BLAMED,), Terms(), "its tokens, as the policy says"),
+        ((BLAMED,), Terms(max_losses=1), ""),
+    ],
+    ids=["as END says", "as CONTINUE says", "END, and no end", "END, and nobody ends", "another rank is named",
+         "END, and a bystander ends", "CONTINUE, and somebody ends", "CONTINUE, for the last time"],
+)  # fmt: skip
+def test_requests_end_as_the_policy_says(outputs: tuple[Output, ...], terms: Terms, found: str) -> None:
+    verdict, sentence = judged((*KILLED, *outputs), endings_by(terms))
+    assert (verdict is Verdict.INVALID) == bool(found)
+    assert found in sentence
+
+
+def test_whoever_was_answered_by_all_is_not_to_blame() -> None:
+    whole = (*KILLED[:5], executed(1, 1), Event(EventKind.COMMITTED, None, 11), *KILLED[5:])
+    assert judged((*whole, ended("a", 1, FinishReason.LENGTH)), ENDS)[0] is Verdict.VALID
+    assert "its tokens" in judged((*whole, BLAMED), ENDS)[1]
+
+
+@pytest.mark.parametrize(
+    ("failed", "is_closed", "found"),
+    [(2, False, ""), (3, True, ""), (4, True, "start 4 in a row that failed"), (2, True, "closed after 2 starts")],
+    ids=["up at the third", "given up", "given up late", "given up early"],
+)
+def test_a_group_is_given_up_in_time(failed: int, is_closed: bool, found: str) -> None:
+    lost = tuple(RankEvent(K.LOST, generation, 9.0) for generation in range(1, failed + 2))
+    last = RankEvent(K.CLOSED if is_closed else K.RESTARTED, failed + 2, 9.0)
+    assert found in judged((*lost, last), starts_by(Terms()))[1]
+    assert (judged((*lost, last), starts_by(Terms()))[0] is Verdict.INVALID) == bool(found)

@@ -7,7 +7,9 @@ from ci.mutants.mutant import Mutant
 _RANKS = "engine_under_test/distributed/ranks.py"
 _MODELS = "engine_under_test/distributed/rank_models.py"
 _SUPERVISOR = "engine_under_test/distributed/rank_supervisor.py"
+_VITALS = "engine_under_test/distributed/rank_vitals.py"
 _HUNT = ("ranks",)
+_PLAYED = ("ranks-in-turn",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -85,5 +87,85 @@ MUTANTS: tuple[Mutant, ...] = (
         '        return self._sum(found[order].copy(), "digests")[order]\n',
         "A rank puts the rows of a batch in an order of its own, and sums of different requests are added up.",
         _HUNT,
+    ),
+    Mutant(
+        "a-beat-of-any-rank-counts-for-all",
+        "ours",
+        "",
+        _RANKS,
+        "            self._vitals.heard(rank, now)\n",
+        "            for each in range(self.config.world_size):\n                self._vitals.heard(each, now)\n",
+        "Whoever beats is taken for all of them, so a frozen rank is missed only when a step is late.",
+        _PLAYED,
+    ),
+    Mutant(
+        "lost-rank-ends-nobody",
+        "ours",
+        "",
+        _SUPERVISOR,
+        "engine.abandon(plan_id, str(lost), range(lost.rows.get(plan_id, 0)))",
+        "engine.abandon(plan_id, str(lost))",
+        "Nobody is blamed for a lost rank, so requests in flight are tried again whatever the policy says.",
+        _PLAYED,
+    ),
+    Mutant(
+        "losses-never-add-up",
+        "ours",
+        "",
+        _SUPERVISOR,
+        "self._losses + 1 if engine.counters.committed == self._committed else 1",
+        "1",
+        "A plan that takes a rank with it each time is tried for ever.",
+        _PLAYED,
+    ),
+    Mutant(
+        "echo-is-blamed",
+        "ours",
+        "",
+        _RANKS,
+        "self._clock.now() + (_CAUSE_S if message.is_echo else 0.0)",
+        "self._clock.now()",
+        "Who says first that a collective failed is named, and the rank that died is not looked for.",
+        _PLAYED,
+    ),
+    Mutant(
+        "answers-never-compared",
+        "ours",
+        "",
+        _RANKS,
+        "            if found := _disagreement(launch):\n                self._break(*found)\n                return\n",
+        "",
+        "The answer of the first rank is taken, whatever the others say.",
+        _PLAYED,
+    ),
+    Mutant(
+        "a-step-is-never-late",
+        "ours",
+        "",
+        _RANKS,
+        "        elif waited >= patience.step_s:\n",
+        "        elif waited >= 1e9:\n",
+        "A rank that beats and computes no more is waited for.",
+        _PLAYED,
+    ),
+    Mutant(
+        "starts-without-end",
+        "ours",
+        "",
+        _SUPERVISOR,
+        "        for attempt in range(self._max_starts):\n",
+        "        for attempt in iter(int, 1):\n",
+        "A group that never comes up is started for ever, and the step does not return.",
+        _PLAYED,
+    ),
+    Mutant(
+        "absence-counts-as-silence",
+        "ours",
+        "",
+        _VITALS,
+        "        if away > 0:\n",
+        "        if away > 1e9:\n",
+        "Time in which the driver did not listen counts as silence of its ranks.",
+        _PLAYED,
     ),
 )

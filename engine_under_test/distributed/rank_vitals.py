@@ -13,16 +13,21 @@ class Vitals:
         self._heard = dict.fromkeys(ranks, now)
         self._listened = now
 
-    def listen(self, now: float, longest_gap_s: float) -> None:
-        """The driver looks at its links now, and looked at them last ``longest_gap_s`` ago, or was away in between."""
+    def listen(self, now: float, longest_gap_s: float) -> float:
+        """The driver looks at its links now, and looked at them last ``longest_gap_s`` ago, or was away in between: for so
+        many seconds."""
         away = now - self._listened - longest_gap_s
         if away > 0:
             for rank, heard in self._heard.items():
                 self._heard[rank] = min(heard + away, now)
         self._listened = now
+        return max(away, 0.0)
 
     def heard(self, rank: int, now: float) -> None:
         self._heard[rank] = now
+
+    def has_heard(self, rank: int) -> bool:
+        return rank in self._heard
 
     def silent(self, now: float) -> tuple[int, ...]:
         """Ranks of which nothing was heard for the whole time allowed, in order."""

@@ -33,6 +33,8 @@ from engine_under_test.types import Plan, Reservation, StepResult
 
 _END_S = 5.0  # how long a killed process may take to go
 _CAUSE_S = 1.0  # how long a failed collective waits for the rank that caused it to be seen dead
+_LOOK_AGAIN_S = 0.01
+_COMPARED = ("plan_generation", "tokens", "told", "error", "to_blame", "collectives")  # of the answers to a plan
 
 Tell = Callable[[RankEvent], None]
 
@@ -121,11 +123,19 @@ class RankLaunch:
 class Ranks:
     """A group of ranks, which is there when it was made. Close it, or use it in a `with`. Not thread-safe.
 
-    ``launcher`` is closed with the group only if the group made it.
+    ``launcher`` is closed with the group only if the group made it. Time is seen and passes only through ``clock``,
+    ``selector`` (closed with the group) and ``sleep``; by default they are this machine's.
     """
 
     def __init__(
-        self, config: RankConfig, launcher: Launcher | None = None, *, clock: Clock | None = None, tell: Tell | None = None
+        self,
+        config: RankConfig,
+        launcher: Launcher | None = None,
+        *,
+        clock: Clock | None = None,
+        selector: selectors.BaseSelector | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        tell: Tell | None = None,
     ) -> None:
         self.config = config
         self.generation = 0
@@ -133,7 +143,8 @@ class Ranks:
         self._launcher: Launcher = launcher if self._owned is None else self._owned  # type: ignore[assignment] # one of two
         self._clock: Clock = MonotonicClock() if clock is None else clock
         self._tell: Tell = tell if tell is not None else lambda _event: None
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.DefaultSelector() if selector is None else selector
+        self._sleep = sleep
         self._processes: list[RankProcess] = []
         self._joined: dict[int, Joined] = {}
         self._out: dict[int, RankLaunch] = {}
@@ -247,7 +258,10 @@ class Ranks:
                 self._listen(config.patience.beat_s)
                 if self._clock.now() - now > config.patience.join_s:
                     missing = sorted(set(range(config.world_size)) - set(self._joined))
-                    self._break(missing[0], f"has not joined within {config.patience.join_s:g} s")
+                    unheard = [
+                        rank for rank in missing if not self._vitals.has_heard(rank)
+                    ]  # all wait for whoever is not there
+                    self._break((unheard or missing)[0], f"has not joined within {config.patience.join_s:g} s")
         if self._lost is not None:
             raise self._lost
 
@@ -259,7 +273,9 @@ class Ranks:
                 process.link.flush()
         ready = self._selector.select(timeout_s)
         now = self._clock.now()
-        self._vitals.listen(now, 2 * self.config.patience.beat_s)
+        self._progress_s += self._vitals.listen(
+            now, 2 * self.config.patience.beat_s
+        )  # a driver that is away misses answers too
         for key, _ in ready:
             if self._lost is None:
                 self._hear(key.data, now)
@@ -329,9 +345,9 @@ class Ranks:
 
     def _crashed(self, rank: int, message: Crashed) -> None:
         """A failed collective is most often the echo of another rank's end: that one is looked for first."""
-        deadline = time.monotonic() + (_CAUSE_S if message.is_echo else 0.0)
+        deadline = self._clock.now() + (_CAUSE_S if message.is_echo else 0.0)
         suspects = set(range(len(self._processes))) - {rank}
-        while suspects and time.monotonic() < deadline:
+        while suspects and self._clock.now() < deadline:
             for other in tuple(suspects):
                 process = self._processes[other]
                 words = [each for each in process.link.take() if isinstance(each, Crashed)]
@@ -343,7 +359,7 @@ class Ranks:
                 elif process.link.is_ended or process.has_ended():
                     self._break(other, process.how_it_ended(_CAUSE_S) or "lost its connection")
                     return
-            time.sleep(0.01)
+            self._sleep(_LOOK_AGAIN_S)
         self._break(rank, f"failed: {message.reason}")
 
     def _judge_silence(self, now: float) -> None:
@@ -412,16 +428,19 @@ class Ranks:
 
 
 def _disagreement(launch: RankLaunch) -> tuple[int, str] | None:
-    """The first rank whose account of a step is not that of rank 0, with both."""
-    first = launch.answers[0]
-    if first.plan_id != launch.plan_id or first.rows != launch.plan.row_ids():
-        return 0, f"executed plan {first.plan_id} with rows {first.rows} where plan {launch.plan_id} was sent"
-    for rank in range(1, len(launch.answers)):
-        other = launch.answers[rank]
-        for name in ("plan_id", "plan_generation", "rows", "tokens", "told", "error", "to_blame", "collectives"):
-            one, two = getattr(first, name), getattr(other, name)
-            if one != two:
-                if isinstance(one, tuple) and isinstance(two, tuple):
-                    one, two = next(pair for pair in zip_longest(one, two) if pair[0] != pair[1])
-                return rank, f"disagrees with rank 0 in {name} of plan {launch.plan_id}: {two!r}, not {one!r}"
-    return None
+    """The first rank whose account of a step is not the plan's, or not that of most ranks, with both."""
+    answers, rows = launch.answers, launch.plan.row_ids()
+    for rank, answer in sorted(answers.items()):
+        if answer.plan_id != launch.plan_id or answer.rows != rows:
+            return rank, f"executed plan {answer.plan_id} with rows {answer.rows} where plan {launch.plan_id} was sent"
+    accounts = [tuple(getattr(answers[rank], name) for name in _COMPARED) for rank in range(len(answers))]
+    if all(each == accounts[0] for each in accounts):
+        return None
+    usual = max(range(len(accounts)), key=lambda rank: accounts.count(accounts[rank]))  # of as many on either side, rank 0's
+    rank = next(rank for rank, each in enumerate(accounts) if each != accounts[usual])
+    name, one, two = next(
+        (name, one, two) for name, one, two in zip(_COMPARED, accounts[usual], accounts[rank], strict=True) if one != two
+    )
+    if isinstance(one, tuple) and isinstance(two, tuple):
+        one, two = next(pair for pair in zip_longest(one, two) if pair[0] != pair[1])
+    return rank, f"disagrees with rank {usual} in {name} of plan {launch.plan_id}: {two!r}, not {one!r}"
