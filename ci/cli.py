@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ci.outcome import Outcome
 
 _UNKNOWN, _USAGE, _INTERRUPTED = 2, 64, 130
+_MOST_BUDGET_S = 365 * 86_400.0
 _PROFILES = click.Choice(["quick", "pr", "nightly"])
 _AS_JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON on standard output, everything else on standard error."
@@ -227,9 +228,9 @@ def parse_duration(text: str) -> float:
     """Seconds of "90s", "10m", "2h" or "90"."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
-    if seconds <= 0:
+    if not 0 < seconds <= _MOST_BUDGET_S:
         raise BadInput(
-            f"a budget is a time above 0 as 90s, 10m or 2h, found {text!r}; "
+            f"a budget is a time above 0 as 90s, 10m or 2h, a year at most, found {text[:40]!r}; "
             "say for example --budget 10m, or leave --budget away for the profile's own cap"
         )
     return seconds

@@ -46,10 +46,10 @@ def kv_store(
 
     require_extra("connector", "a KV store")
     from engine_under_test.distributed.kv_store import ServerConfig, run_store
-    from engine_under_test.distributed.store_session import StoreLimits
+    from engine_under_test.distributed.store_session import MOST_LEASE_S, StoreLimits
 
-    if lease_s <= 0:
-        raise BadInput(f"--lease must be more than 0 seconds, found {lease_s}")
+    if not 0 < lease_s <= MOST_LEASE_S:
+        raise BadInput(f"--lease must be more than 0 seconds and {MOST_LEASE_S:g} at most, found {lease_s}")
     host, port = parse_address(listen)
     config = ServerConfig(
         host,
@@ -76,9 +76,13 @@ def kv_store(
 def parse_address(text: str) -> tuple[str, int]:
     """HOST:PORT, an IPv6 host in brackets."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    if not colon or not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         raise BadInput(f"--listen takes HOST:PORT with a port of 0 to 65535, as 127.0.0.1:7070, found {text!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if is_bracketed else host
+    if not host or {"[", "]"} & set(host) or (":" in host and not is_bracketed):
+        raise BadInput(f"--listen takes HOST:PORT, an IPv6 host in brackets, as [::1]:7070, found {text!r}")
+    return host, int(port)
 
 
 def read_token(file: Path | None) -> bytes:

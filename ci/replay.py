@@ -13,7 +13,7 @@ from ci.codec import violation_to_json
 from ci.replay_file import ReplayFile
 from ci.timeline import Scene, block_histories, tell
 from engine_under_test.errors import BadInput, ConfigError
-from properties.checkers import CHECKERS, run_checkers
+from properties.checkers import run_checkers
 from properties.history import History
 from properties.verdict import Verdict, Violation
 
@@ -35,20 +35,25 @@ class Replayed:
     violation: Violation | None
     silence: str = ""  # why what the file says broke was not judged
     num_left: int = 0  # of the file's operations, how many at its end were not run
+    num_of_file: int | None = None  # the file's operations, where they do not stand in its ``ops``
 
     @property
     def num_noops(self) -> int:
         return sum(scene.is_noop for scene in self.scenes)
 
     @property
+    def num_run(self) -> int:
+        return (len(self.file.ops) if self.num_of_file is None else self.num_of_file) - self.num_left
+
+    @property
     def doubt(self) -> str:
         """Why nothing follows from a replay in which nothing broke, else nothing."""
-        if 2 * self.num_noops > len(self.scenes):
+        if self.num_run and 2 * self.num_noops > self.num_run:
             return (
-                f"{self.num_noops} of {len(self.scenes)} operations no longer apply: "
+                f"{self.num_noops} of {self.num_run} operations no longer apply: "
                 "this replay proves nothing about the present engine"
             )
-        if not self.scenes:
+        if not self.scenes or not self.num_run:
             return "the file holds no operation: this replay proves nothing about the present engine"
         if self.file.violation.invariant in _JUDGED_ELSEWHERE and not is_of_a_language_model(self.file):
             return f"{self.file.violation.invariant} is judged over its whole suite, not in a replay: run assay gate again"
@@ -68,7 +73,7 @@ class Replayed:
             return self.doubt
         if self.violation is None:
             return (
-                f"nothing broke in the first {len(self.file.ops) - self.num_left} operations"
+                f"nothing broke in the first {self.num_run} operations"
                 if self.num_left
                 else f"no longer fails: {then} holds in every operation"
             )
@@ -131,9 +136,8 @@ def _judge_history(invariant: str, history: History, evaluations: Mapping[str, i
         return broken, ""
     if crashed := next((verdict for verdict in verdicts if "crashed" in verdict.note), None):
         return None, f"{crashed.identifier}: {crashed.note}; this replay proves nothing about the present engine"
-    is_of_history = invariant in {checker.identifier for checker in CHECKERS}
     judged = evaluations.get(invariant, 0) + sum(each.evidence for each in verdicts if each.identifier == invariant)
-    if is_of_history and not judged:
+    if invariant not in (*_JUDGED_ELSEWHERE, "CRASH") and not judged:
         return None, f"{invariant} was not judged: the operations lead to nothing that it is about; run assay gate again"
     return None, ""
 

@@ -24,6 +24,7 @@ from properties.verdict import Violation
 FORMAT = "assay-replay"
 SCHEMA = 1
 _BEYOND_THE_CATALOGUE = ("CRASH", "DET", "TR-1")  # an exception, two runs that differ, the bound of a trace
+_MOST = 1 << 20  # of anything that a configuration counts: a world with more is none that a gate writes
 _OLDEST_ENGINE = (0, 1)  # an older engine's worlds can not be built any more
 
 
@@ -76,7 +77,7 @@ def read_replay(path: Path) -> ReplayFile:
             world=_mapping(data["world"]),
             ops=tuple(_op(place, item) for place, item in enumerate(data["ops"], start=1)),
             violation=_violation(data["violation"]),
-            ops_found=int(data.get("ops_found", 0)),
+            ops_found=_ops_found(data.get("ops_found", 0)),
         )
     except KeyError as error:
         raise BadInput(
@@ -86,9 +87,19 @@ def read_replay(path: Path) -> ReplayFile:
         raise BadInput(f"{path} is not a whole replay file: {error}") from error
 
 
+def _ops_found(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"ops_found must be a whole number from 0 on, found {value!r}; mend the file")
+    return value
+
+
 def _json_object(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise BadInput(
+            f"{path} is not a replay file: its JSON is nested deeper than any that a gate writes; copy it again from the report"
+        ) from None
     except FileNotFoundError:
         raise BadInput(
             f"a replay needs a file, but there is no {path}; a gate writes them to reports/<commit>/replay/"
@@ -100,6 +111,10 @@ def _json_object(path: Path) -> dict[str, Any]:
             f"{path} is not a whole replay file: the JSON breaks off or goes wrong at line {error.lineno}, "
             f"column {error.colno} ({error.msg}); copy it again from the report"
         ) from error
+    except ValueError as error:  # json leaves it to int() to refuse a number of thousands of digits
+        raise BadInput(
+            f"{path} is not a replay file: a number in it is longer than any that a gate writes ({error}); copy it again"
+        ) from None
     except OSError as error:
         raise BadInput(f"a replay needs a readable file, but {path} can not be read: {error.strerror}") from error
     if not isinstance(data, dict):
@@ -169,6 +184,8 @@ def _check_config(world: Mapping[str, Any]) -> None:
     for name, kind in get_type_hints(EngineConfig).items():
         if name in config and not _is_a(kind, config[name]):
             raise TypeError(f"world.config.{name} must be {_in_words(kind)}, found {config[name]!r}; mend the file")
+        if kind is int and name in config and config[name] > _MOST:
+            raise ValueError(f"world.config.{name} must be {_MOST} at most, found {config[name]}; mend the file")
 
 
 def _is_a(kind: Any, value: Any) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ci.kv_store_command import parse_address, read_token
-from engine_under_test.errors import BadInput
+from engine_under_test.distributed.store_session import StoreLimits
+from engine_under_test.errors import BadInput, ConfigError
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,11 @@ from engine_under_test.errors import BadInput
         pytest.param(["--listen", "0.0.0.0:0"], "without a shared token the store listens on loopback only", id="no token"),
         pytest.param(["--token-file", "/nowhere"], "--token-file names a readable file", id="no such file"),
         pytest.param(["--lease", "0"], "--lease must be more than 0 seconds", id="no lease"),
+        pytest.param(["--lease", "nan"], "more than 0 seconds and 86400 at most, found nan", id="a lease that is no number"),
+        pytest.param(["--lease", "1e300"], "more than 0 seconds and 86400 at most", id="a lease without end"),
+        pytest.param(["--listen", "[::1"], "an IPv6 host in brackets, as [::1]:7070, found '[::1'", id="half of the brackets"),
+        pytest.param(["--listen", "::1:7070"], "an IPv6 host in brackets", id="no brackets"),
+        pytest.param(["--until-eof"], "the store needs a pipe or a terminal there", id="nothing that could end"),
         pytest.param(["--listen", "192.0.2.1:7070", "--token-file", "TOKEN"], "can not listen on 192.0.2.1", id="not ours"),
     ],
 )
@@ -30,6 +36,7 @@ def test_what_can_not_work_gets_a_sentence(flags: list[str], sentence: str, tmp_
     environment = {name: value for name, value in os.environ.items() if name != "ASSAY_KV_TOKEN"}
     found = subprocess.run(
         [sys.executable, "-m", "ci", "kv-store", *flags],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         env=environment,
@@ -53,3 +60,11 @@ def test_addresses_and_tokens_are_read(tmp_path: Path, monkeypatch: pytest.Monke
     file.write_text(" \n")
     with pytest.raises(BadInput, match="is empty"):
         read_token(file)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 0.0, -1.0, 1e300])
+def test_a_lease_has_a_sense_whoever_gives_it(seconds: float) -> None:
+    with pytest.raises(ConfigError, match="lease_s must be more than 0"):
+        StoreLimits(lease_s=seconds)
+    with pytest.raises(ConfigError, match="abort_grace_s must be more than 0"):
+        StoreLimits(abort_grace_s=seconds)

@@ -80,3 +80,10 @@ def test_a_checker_that_crashes_proves_nothing(monkeypatch: pytest.MonkeyPatch) 
     found = replayed("SE-2")
     assert found.verdict is Verdict.UNKNOWN
     assert "SC-5: the checker crashed: RuntimeError: no" in found.closing
+
+
+@pytest.mark.parametrize("identifier", ["DI-3", "NU-1"])
+def test_a_sentence_that_nobody_judged_here_proves_nothing(identifier: str) -> None:
+    found = replayed(identifier)
+    assert found.verdict is Verdict.UNKNOWN
+    assert found.closing.startswith(f"{identifier} was not judged")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,26 @@ def test_a_file_that_is_no_whole_replay_is_answered_by_one_sentence(
 def test_a_missing_file_says_where_replays_are_found(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"there is no .*; a gate writes them to reports"):
         read_replay(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 200_000, "nested deeper than any that a gate writes"),
+        (changed(ops_found=12).replace(": 12", f": {'9' * 5000}"), "a number in it is longer than any"),
+        (changed(ops_found=12).replace(": 12", ": 1e999"), "ops_found must be a whole number from 0 on, found inf"),
+        (
+            changed(world={"target": "assay", "config": {"num_blocks": 10**9}}),
+            "world.config.num_blocks must be 1048576",
+        ),
+        (changed(ops=[{"op": "advance", "seconds": float("nan")}]), "seconds must be a number from 0 to 1e+09, found nan"),
+        (changed(ops=[{"op": "advance", "seconds": -1}]), "seconds must be a number from 0 to 1e+09, found -1"),
+        (changed(ops=[{"op": "step", "choices": [["no stream", 0, 1, 0]]}]), "a choice is of a stream (compute, "),
+    ],
+    ids=["deep", "thousands of digits", "no count", "a world too large", "no time", "time that runs back", "no stream"],
+)
+def test_what_no_gate_writes_gets_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "replay.json"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=re.escape(said)):
+        read_replay(path)

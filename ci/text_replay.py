@@ -25,6 +25,7 @@ def replay_texts(file: ReplayFile, until: int | None = None) -> Replayed:
     world is none."""
     from differential.streamed_text import first_broken
     from differential.text_world import text_world
+    from properties.streamed_text import TEXT_SENTENCES
 
     world = text_world(file.world)
     ops = file.ops if until is None else file.ops[:until]
@@ -39,10 +40,11 @@ def replay_texts(file: ReplayFile, until: int | None = None) -> Replayed:
         before = _heard(world)
         world.drain()
         scenes.append(_scene(len(ops) + 1, "drain", "until nothing is left", world, before))
-    violation = first_broken(world.told())
+    violation, told = first_broken(world.told()), file.violation.invariant
     if violation is not None:
         scenes[-1] = replace(scenes[-1], violation=violation)
-    return Replayed(file, header, tuple(scenes), violation, num_left=len(file.ops) - len(ops))
+    silence = "" if told in {each.identifier for each in TEXT_SENTENCES} else f"{told} is not judged in streamed texts"
+    return Replayed(file, header, tuple(scenes), violation, silence, num_left=len(file.ops) - len(ops))
 
 
 def _said(file: ReplayFile) -> Iterator[tuple[str, list[int]]]:

@@ -15,6 +15,8 @@ from ci.timeline import Scene
 from ci.wording import count
 from engine_under_test.errors import BadInput
 
+_MOST_OPS = 100_000
+
 if TYPE_CHECKING:
     from properties.kv_world import KvWorld
 
@@ -35,6 +37,8 @@ def replay_transfers(file: ReplayFile, until: int | None = None) -> Replayed:
     if unknown := [op.kind for op in ops if op.kind not in KINDS]:
         raise BadInput(f"a walk knows {', '.join(KINDS)}, found {unknown[0]!r}; was the file written by this version?")
     shown = ops if until is None else ops[:until]
+    if len(ops) > _MOST_OPS:
+        raise BadInput(f"a walk has at most {_MOST_OPS} operations, found {len(ops)}; copy the file again from the report")
     world = KvWorld()
     scenes: list[Scene] = []
     violation = None
@@ -42,6 +46,7 @@ def replay_transfers(file: ReplayFile, until: int | None = None) -> Replayed:
         is_drain = number == len(shown) + 1
         if is_drain and len(shown) < len(ops):
             break
+        before = _seen(world)
         title = "warm up" if number == 0 else "drain" if is_drain else str(shown[number - 1])
         try:
             if number == 0:
@@ -52,11 +57,22 @@ def replay_transfers(file: ReplayFile, until: int | None = None) -> Replayed:
                 apply(world, shown[number - 1], f"request {number - 1}")
         except KvViolation as found:
             violation = found.violation
-        scenes.append(Scene(number, title, "", False, (), blocks={}, state=tuple(_state(world)), violation=violation))
+        is_noop = 0 < number <= len(shown) and violation is None and _seen(world) == before
+        scenes.append(Scene(number, title, "", is_noop, (), blocks={}, state=tuple(_state(world)), violation=violation))
         if violation is not None:
             break
     header = f"{count(len(shown), 'operation')} on a connector and a store of blocks, over a link in memory"
-    return Replayed(file, header, tuple(scenes), violation, num_left=len(ops) - len(shown))
+    told = file.violation.invariant
+    silence = "" if world.evaluations[told] else f"{told} is not judged in walks of transfers: run assay gate again"
+    return Replayed(file, header, tuple(scenes), violation, silence, len(ops) - len(shown), num_of_file=len(ops))
+
+
+def _seen(world: KvWorld) -> tuple[object, ...]:
+    """What an operation may change."""
+    link, connector = world.link, world.connector
+    seen = (link.lanes, link.arrived, link.connection, link.is_congested, link.closed, connector.session, connector.generation)
+    of_engine = (connector.counters, world.visible, world.free, world.told, world.answers, world.clock.time)
+    return (*_state(world), *map(repr, (*seen, *of_engine, world.pool.keys(), sorted(world.rotten))))
 
 
 def _state(world: KvWorld) -> Iterator[str]:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from engine_under_test.events import DeviceChoice
+from engine_under_test.seams import Stream
 from engine_under_test.types import Adapter, GrammarKind, GrammarSpec, LogprobsMode, Media, Request, SamplingParams
 
 
@@ -82,12 +83,13 @@ class Op:
             request_id=_typed(data, "request_id", str, ""),
             k=_typed(data, "k", int, 0),
             on=_typed(data, "on", bool, False),
-            seconds=float(data.get("seconds", 0.0)),
+            seconds=_seconds(data.get("seconds", 0.0)),
             choices=tuple(_choice_from_json(choice) for choice in data.get("choices", ())),
         )
 
 
 _DEFAULT = Op(OpKind.POLL)
+_MOST_SECONDS = 1e9
 
 
 def _typed(data: dict[str, Any], name: str, expected: type, default: Any) -> Any:
@@ -95,6 +97,13 @@ def _typed(data: dict[str, Any], name: str, expected: type, default: Any) -> Any
     if type(value) is not expected:
         raise TypeError(f"{name} must be of type {expected.__name__}, found {value!r}")
     return value
+
+
+def _seconds(value: Any) -> float:
+    """Time passes forward, and ends."""
+    if type(value) not in (int, float) or not 0 <= value <= _MOST_SECONDS:
+        raise ValueError(f"seconds must be a number from 0 to {_MOST_SECONDS:g}, found {value!r}")
+    return float(value)
 
 
 def _without_defaults(value: Any) -> dict[str, Any]:
@@ -115,6 +124,8 @@ def _to_plain(item: Any) -> Any:
 
 def _choice_from_json(data: Any) -> DeviceChoice:
     stream, *numbers = data
+    if stream not in list(Stream):
+        raise ValueError(f"a choice is of a stream ({', '.join(Stream)}), found {stream!r}")
     if type(stream) is not str or len(numbers) != 3 or any(type(number) is not int or number < 0 for number in numbers):
         raise ValueError(f"a choice is [stream, k-th, delay, late] with numbers >= 0, found {data!r}")
     return DeviceChoice(stream, *numbers)

@@ -279,14 +279,25 @@ def run_store(config: ServerConfig, say: Callable[[tuple[str, int]], None], *, u
     return asyncio.run(_run(config, say, until_eof))
 
 
+def _watch_standard_input(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+    """Raises BadInput if there is nothing that could end: it is closed, a file, or a device like /dev/null."""
+    try:
+        number = sys.stdin.fileno()
+        loop.add_reader(number, lambda: None if os.read(number, 4096) else ended.set())
+    except (AttributeError, OSError, ValueError) as error:  # a closed one is None
+        raise BadInput(
+            "to end with standard input, the store needs a pipe or a terminal there, found it closed, a file or a device; "
+            "start it with a pipe, or without --until-eof and end it by SIGTERM"
+        ) from error
+
+
 async def _run(config: ServerConfig, say: Callable[[tuple[str, int]], None], until_eof: bool) -> StoreStats:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for sign in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sign, ended.set)
     if until_eof:
-        standard_input = sys.stdin.fileno()
-        loop.add_reader(standard_input, lambda: None if os.read(standard_input, 4096) else ended.set())
+        _watch_standard_input(loop, ended)
     store = KvStore(config)
     await store.start()
     say(store.address)

@@ -20,6 +20,7 @@ from engine_under_test.errors import ConfigError, ProtocolError
 from engine_under_test.seams import Clock
 
 _CLOSED_REMEMBERED: Final = 1024
+MOST_LEASE_S: Final = 86_400.0  # a transfer that stands still for a day is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class StoreLimits:
             raise ConfigError(f"max_blocks of a transfer must be 1 to {m.MAX_KEYS}, found {self.max_blocks}; lower it")
         if not 1 <= self.max_block_bytes <= m.MAX_BLOCK_BYTES:
             raise ConfigError(f"max_block_bytes must be 1 to {m.MAX_BLOCK_BYTES}, found {self.max_block_bytes}; lower it")
+        for name, seconds in (("lease_s", self.lease_s), ("abort_grace_s", self.abort_grace_s)):
+            if not 0 < seconds <= MOST_LEASE_S:  # no number is in no range
+                raise ConfigError(
+                    f"{name} must be more than 0 and at most {MOST_LEASE_S:g} seconds, found {seconds}; correct it"
+                )
         if self.window_bytes < self.max_block_bytes or self.max_staged_bytes < self.max_block_bytes:
             raise ConfigError(
                 f"window_bytes and max_staged_bytes must hold a block of max_block_bytes ({self.max_block_bytes}), found "
