@@ -70,6 +70,9 @@ _WITH_LINK = (
     FaultKind.SPOILED_SLOTS,
 )
 _REMOTE_OPS = 240
+_DELAYS = (FaultKind.PRIORITIES, FaultKind.STREAM_DELAYS)  # the first of them that is active decides
+_LATE = "operations that ran or were seen late"
+_LATE_FLOOR = 500  # in profile pr
 _TRANSFERS_FLOOR = {"loads begun": 150, "blocks loaded": 30, "loads that brought nothing": 40}  # in profile pr
 
 
@@ -108,7 +111,10 @@ class _Sums:
         if world.caps.has_remote:
             self._add_transfers(world.history.of(Event))
         late = sum(choice.delay >= 2 * TURN or choice.late > 0 for op in run.ops for choice in op.choices)
-        self.reached["operations that ran or were seen late"] += late
+        self.reached[_LATE] += late
+        chooser = next((kind for kind in _DELAYS if kind in run.storm.plan.active), None)
+        if chooser is not None:
+            self.reached[f"{chooser}: {_LATE}"] += late
         self.reached["steps"] += world.checked_steps
 
     def _add_transfers(self, events: Iterable[Event]) -> None:
@@ -157,7 +163,8 @@ def _run_storms(
         for counted in (f"storms with {kind}", *strikes):
             if (found := sums.reached[counted]) < needed:
                 sums.missed[f"{counted}: {found} of {needed}"] = None
-    for counted, floor in (floors or {}).items():
+    late = {f"{kind}: {_LATE}": _LATE_FLOOR for kind in _DELAYS if kind in kinds}
+    for counted, floor in {**late, **(floors or {})}.items():
         if needed and (found := sums.reached[counted]) < floor * total // _STORMS[Profile.PR]:
             sums.missed[f"{counted}: {found} of {floor * total // _STORMS[Profile.PR]}"] = None
     if sums.noops > sums.ops:
