@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
+from chaos.detector_suite import run_race_detector
 from chaos.faults import OF_THE_LINK, FaultKind, Kind
 from chaos.memory_suite import run_memory, run_memory_of_transfers
 from chaos.ranks_in_turn import check_ranks_in_turn
@@ -240,6 +241,7 @@ TRANSFERS_IN_TURN = Suite(
     "transfers-in-turn", "a load struck at every moment", run_transfers_in_turn, share_s=20.0, extras=("connector",)
 )
 ORDERS = Suite("orders", "order of accesses", run_orders, share_s=60.0)
+RACE_DETECTOR = Suite("race-detector", "races told, against all pairs", run_race_detector, share_s=2.0)
 RANKS_IN_TURN = Suite("ranks-in-turn", "played ranks, every blow at every moment", check_ranks_in_turn, share_s=6.0)
 RANKS = Suite(
     "ranks",
@@ -286,6 +288,7 @@ SUITES: tuple[Suite, ...] = (
     REMOTE_STORMS,
     TRANSFERS_IN_TURN,
     ORDERS,
+    RACE_DETECTOR,
     MEMORY,
     MEMORY_OF_TRANSFERS,
     SPOILED,
