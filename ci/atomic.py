@@ -6,10 +6,11 @@ Owns the translation of a disk's refusals (full, read-only, not a folder) into o
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engine_under_test.errors import AssayError, BadInput
@@ -114,6 +115,25 @@ def probe(folder: Path) -> None:
     except OSError as error:
         _unmake(made)
         raise BadInput(refusal(error, folder)) from error
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """The folder is this process's alone, until it ends if that is earlier. Raises BadInput if another gate has it: the two
+    would write one report over the other. Nothing is left in the folder."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks: nobody can be asked
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadInput(
+                    f"a report folder takes one gate at a time, but another one is at work for {folder}; "
+                    "wait until it has ended, or name another folder with --report"
+                ) from None
+        yield
+    finally:
+        os.close(number)
 
 
 def refusal(error: OSError, folder: Path) -> str:

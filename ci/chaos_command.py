@@ -63,4 +63,4 @@ def chaos(
         outcome = run_many(number_of_seed, kinds_of(faults, engine), budget_s, storms, console, engine=engine)
     if as_json:
         click.echo(json.dumps(outcome.to_json()))
-    sys.exit(outcome.verdict.exit_code)
+    sys.exit(outcome.exit_code)

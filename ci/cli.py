@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ci.chaos_command import chaos
-from ci.ending import READER_LEFT, ReaderLeft, in_words, leave_readers, raise_on_sigterm, readers_may_leave
+from ci.ending import INTERRUPTED, READER_LEFT, ReaderLeft, in_words, leave_readers, raise_on_sigterm, readers_may_leave
 from ci.generate_command import generate
 from ci.kv_store_command import kv_store
 from ci.model_command import fetch_for_suites, model
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ci.outcome import Outcome
 
-_UNKNOWN, _USAGE, _INTERRUPTED = 2, 64, 130
+_UNKNOWN, _USAGE = 2, 64
 _MOST_BUDGET_S = 365 * 86_400.0
 _PROFILES = click.Choice(["quick", "pr", "nightly"])
 _AS_JSON = click.option(
@@ -86,7 +86,7 @@ def gate(
 ) -> None:
     """Run every suite of a profile, judge, and write a report."""
     from ci import environment
-    from ci.atomic import probe
+    from ci.atomic import claimed, probe
     from ci.gate import DEFAULT_BUDGET_S, DEFAULT_SOURCES, GateSettings, collect, run_gate
     from ci.mutants.catalogue import MUTANTS
     from ci.progress import progress_for
@@ -95,7 +95,6 @@ def gate(
     from ci.tree import ROOT, parse_seed, read_tree
     from properties.suite import Profile
 
-    raise_on_sigterm()  # a server that cancels the run gets a report too
     tree = read_tree()
     settings = GateSettings(
         profile=Profile(profile),
@@ -110,6 +109,7 @@ def gate(
     check_sources(sources)
     folder = report or ROOT / "reports" / folder_of(tree.label, sources)
     probe(folder)
+    click.get_current_context().with_resource(claimed(folder))
     console = console_for(as_json)
     if fetch:
         suites = (suite for _source, suite in collect(settings.sources, settings.profile).suites)
@@ -118,7 +118,7 @@ def gate(
     console.print(f"assay {environment.version()} · {opening}\n", soft_wrap=True, markup=False)
     outcome = run_gate(settings, lambda: progress_for(console))
     code = _finish_gate(outcome, folder, console, as_json)
-    sys.exit(_INTERRUPTED if outcome.is_interrupted else code)
+    sys.exit(INTERRUPTED if outcome.is_interrupted else code)
 
 
 @assay.command(short_help="Run one counterexample alone and tell its story.")
@@ -155,7 +155,7 @@ def props(pattern: str, *, engine: str, as_json: bool) -> None:
     outcome = run_props(pattern, read_tree().seed, console_for(as_json), engine=engine)
     if as_json:
         click.echo(json.dumps(outcome.to_json()))
-    sys.exit(outcome.verdict.exit_code)
+    sys.exit(outcome.exit_code)
 
 
 @assay.command(short_help="Put known bugs back and show what kills each.")
@@ -172,6 +172,7 @@ def mutants(ids: tuple[str, ...], *, seed: str | None, record: bool, workers: in
     from ci.mutants.mutant import Fate
     from ci.mutants.runner import hunt_all, select
     from ci.mutants.table import closing_line, record_kills, table_lines
+    from ci.storm_outcome import Ending
     from ci.tree import parse_seed, read_tree
 
     chosen = select(ids)
@@ -180,8 +181,9 @@ def mutants(ids: tuple[str, ...], *, seed: str | None, record: bool, workers: in
     if (broken := broken_without_mutant(hunt_seed)) is not None:
         console.print(f"the engine must be sound before it is mutated, found {broken}; repair it (assay gate), then hunt again")
         sys.exit(1)
-    results = hunt_all(chosen, hunt_seed, workers or environment.num_cores(), console)
-    if record:
+    ending = Ending()
+    results = hunt_all(chosen, hunt_seed, workers or environment.num_cores(), console, ending)
+    if record and not ending.words:
         record_kills(results)
     if as_json:
         click.echo(json.dumps({"mutants": [result.to_json() for result in results]}))
@@ -189,6 +191,9 @@ def mutants(ids: tuple[str, ...], *, seed: str | None, record: bool, workers: in
     floor = len(chosen) if ids else FLOOR
     for line in (*table_lines(results), closing_line(results, floor)):
         console.print(line, soft_wrap=True, markup=False)
+    if ending.words:
+        console.print(f"{ending.words}: {len(killed)} of {len(results)} were killed before it", soft_wrap=True, markup=False)
+        sys.exit(INTERRUPTED)
     sys.exit(0 if len(killed) == len(results) and len(killed) >= floor else 1)
 
 
@@ -241,6 +246,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     shows_traceback = "--traceback" in arguments
     arguments = [word for word in arguments if word != "--traceback"]
+    raise_on_sigterm()  # a server that cancels a run is told what was learned so far, as by a Ctrl-C
     try:
         assay.main(arguments, prog_name="assay", standalone_mode=False)
     except ReaderLeft:
@@ -252,14 +258,14 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(_answer(error))
     except KeyboardInterrupt as interrupt:
         click.echo(f"assay: {in_words(interrupt)} before anything was learned", err=True)
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
 
 
 def _answer(error: Exception) -> int:
     """Says what went wrong in one sentence and returns the exit code."""
     if isinstance(error, click.Abort):
         click.echo(f"assay: {in_words(error.__cause__)} before anything was learned", err=True)
-        return _INTERRUPTED
+        return INTERRUPTED
     if isinstance(error, click.UsageError):
         _say_usage(error)
         return _USAGE

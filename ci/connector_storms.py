@@ -15,7 +15,7 @@ from rich.console import Console
 from chaos.faults import ConnectionFault, FaultKind, draw_connection_plan
 from ci.codec import violation_to_json
 from ci.environment import require_extra
-from ci.storm_outcome import FOLDER, StormsOutcome, keep, turns
+from ci.storm_outcome import FOLDER, Ending, StormsOutcome, keep, turns
 from engine_under_test.errors import AssayError, BadInput
 
 if TYPE_CHECKING:
@@ -66,17 +66,18 @@ def run_connector_storms(
     untouched: dict[str, None] = {}
     run: ConnectorRun | None = None
     try:
-        for turn in turns(budget_s, number):
-            plan = draw_connection_plan(seed + turn, kinds, is_every=turn < 2)
-            traffic = TrafficKind.ENDS if turn % 2 else TrafficKind.ENGINES
-            run = run_connector_storm(ConnectorStorm(seed + turn, plan, traffic), os.environ)
-            storms += 1
-            ops += run.num_ops
-            strikes += run.strikes.total()
-            untouched.update(dict.fromkeys(name for name, count in run.touched.items() if not count))
-            _tell(run, console)
-            if run.violation is not None:
-                break
+        with Ending() as ending:
+            for turn in turns(budget_s, number):
+                plan = draw_connection_plan(seed + turn, kinds, is_every=turn < 2)
+                traffic = TrafficKind.ENDS if turn % 2 else TrafficKind.ENGINES
+                run = run_connector_storm(ConnectorStorm(seed + turn, plan, traffic), os.environ)
+                storms += 1
+                ops += run.num_ops
+                strikes += run.strikes.total()
+                untouched.update(dict.fromkeys(name for name, count in run.touched.items() if not count))
+                _tell(run, console)
+                if run.violation is not None:
+                    break
     except AssayError as error:
         raise BadInput(f"no connector storm could be had here: {error}") from error
     found = None if run is None else run.violation
@@ -86,9 +87,10 @@ def run_connector_storms(
         seed, storms, strikes > 0 and not untouched, run.storm.title if run is not None and found else "", found, account,
         "account",
         counts={"operations": ops, "strikes": strikes, "untouched": list(untouched), "toxiproxy": proxies or None},
+        ended_by=ending.words,
     )  # fmt: skip
     told = f"{storms} connector storms, {strikes} strikes, {ops} operations, {proxies or 'no'} Toxiproxy, seed {seed:#x}"
-    console.print(f"{outcome.verdict.value.upper()}  {told}", markup=False, soft_wrap=True)
+    console.print(outcome.told(told), markup=False, soft_wrap=True)
     for name in untouched if found is None else ():
         console.print(f"  touched nothing: {name}", markup=False, soft_wrap=True)
     return outcome

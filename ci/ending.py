@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TextIO
 
 READER_LEFT = 128 + signal.SIGPIPE
+INTERRUPTED = 130  # the exit code behind Ctrl-C and SIGTERM
 
 
 class ReaderLeft(BaseException):

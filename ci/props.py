@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from ci.atomic import write_all
+from ci.ending import INTERRUPTED
 from ci.gate import DEFAULT_SOURCES, collect
 from ci.jobs import Job, Role, read_report, run_suite
 from ci.judging import judge
@@ -25,6 +26,7 @@ from ci.outcome import Check
 from ci.replay_file import replay_of, to_text
 from ci.report.verdict_json import failure_to_json
 from ci.report.write import shown_path
+from ci.storm_outcome import Ending
 from ci.tree import ROOT
 from ci.wording import duration, work
 from engine_under_test.errors import BadInput
@@ -44,11 +46,17 @@ class PropsOutcome:
     predicates: tuple[str, ...]
     checks: tuple[Check, ...]
     tests: str
+    ended_by: str = ""  # Ctrl-C or SIGTERM, in words: the checks are those before it
+
+    @property
+    def exit_code(self) -> int:
+        return INTERRUPTED if self.ended_by else self.verdict.exit_code
 
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": 1,
             "verdict": self.verdict.value,
+            "interrupted": bool(self.ended_by),
             "predicates": list(self.predicates),
             "checks": [
                 {"id": check.id, "verdict": check.verdict.value, "reasons": list(check.reasons)} for check in self.checks
@@ -84,13 +92,22 @@ def run_props(
         suites = offered  # a predicate is judged in every suite
     for name in predicates if pattern else ():
         console.print(name, markup=False, soft_wrap=True)
-    checks = tuple(_run(suite, source, seed, console) for source, suite in suites)
-    verdicts = [check.verdict for check in checks]
-    tests = _run_tests(pattern, console, verdicts) if engine == OUR_ENGINE else ""
+    checks: list[Check] = []
+    verdicts: list[Verdict] = []
+    tests = ""
+    with Ending() as ending:
+        for source, suite in suites:
+            checks.append(_run(suite, source, seed, console))
+            verdicts.append(checks[-1].verdict)
+        tests = _run_tests(pattern, console, verdicts) if engine == OUR_ENGINE else ""
+    if ending.words:
+        told = f"{ending.words}: {len(checks)} of {len(suites)} suites had ended, the tests had not"
+        console.print(f"UNKNOWN  {told}", markup=False, soft_wrap=True)
+        return PropsOutcome(merge([*verdicts, Verdict.UNKNOWN]), predicates, tuple(checks), tests, ending.words)
     if not verdicts:
         names = ", ".join(suite.id for _source, suite in offered)
         raise BadInput(f"a pattern must match a suite, a predicate or a test, found {pattern!r}; suites are: {names or 'none'}")
-    return PropsOutcome(merge(verdicts), predicates, checks, tests)
+    return PropsOutcome(merge(verdicts), predicates, tuple(checks), tests)
 
 
 def predicate_names() -> Iterable[str]:

@@ -15,7 +15,7 @@ from chaos.container_suites import CASES, run_in_containers
 from chaos.rank_containers import Containers
 from chaos.rank_kills import RankRun, draw_rank_storm, run_rank_storm
 from chaos.rank_suite import patience_of
-from ci.storm_outcome import FOLDER, StormsOutcome, keep, turns
+from ci.storm_outcome import FOLDER, Ending, StormsOutcome, keep, turns
 from engine_under_test.distributed.rank_processes import Processes
 from engine_under_test.errors import AssayError, BadInput
 from properties.verdict import Violation
@@ -41,7 +41,7 @@ def run_rank_storms(
     longest = 0.0
     run: RankRun | None = None
     try:
-        with _launched(world_size, in_containers) as run_one:
+        with Ending() as ending, _launched(world_size, in_containers) as run_one:
             for turn in turns(budget_s, number):
                 run = run_one(seed + turn)
                 storms += 1
@@ -58,13 +58,13 @@ def run_rank_storms(
     history = _keep(run, found, console) if run is not None and found is not None else ""
     outcome = StormsOutcome(
         seed, storms, losses > 0 and not missed, run.storm.title if run is not None and found else "", found, history,
-        counts={"steps": steps, "losses": losses, "missed": missed, "longest_notice_s": longest},
+        counts={"steps": steps, "losses": losses, "missed": missed, "longest_notice_s": longest}, ended_by=ending.words,
     )  # fmt: skip
     told = (
         f"{storms} storms on {world_size} ranks, {losses} lost, noticed within {longest:.2f} s, {steps} steps, "
         f"{f'{missed} without what they were to show, ' if missed else ''}seed {seed:#x}"
     )
-    console.print(f"{outcome.verdict.name}  {told}", markup=False, soft_wrap=True)
+    console.print(outcome.told(told), markup=False, soft_wrap=True)
     return outcome
 
 

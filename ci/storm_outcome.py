@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 
 from ci.atomic import write_all
 from ci.codec import violation_to_json
+from ci.ending import INTERRUPTED, ignore_further_signals, in_words
 from ci.report.write import shown_path
 from ci.tree import ROOT
 from properties.verdict import Verdict, Violation
@@ -36,12 +38,21 @@ class StormsOutcome:
     file_is: str = "history"
     is_repeatable: bool = False
     counts: Mapping[str, Any] = field(default_factory=dict)
+    ended_by: str = ""  # Ctrl-C or SIGTERM, in words: the storms are those before it
 
     @property
     def verdict(self) -> Verdict:
         if self.violation is not None:
             return Verdict.INVALID
-        return Verdict.VALID if self.has_shown else Verdict.UNKNOWN
+        return Verdict.VALID if self.has_shown and not self.ended_by else Verdict.UNKNOWN
+
+    @property
+    def exit_code(self) -> int:
+        return INTERRUPTED if self.ended_by else self.verdict.exit_code
+
+    def told(self, words: str) -> str:
+        """The closing line: verdict, what was done, and what ended it early."""
+        return f"{self.verdict.name}  {words}{f'; {self.ended_by}' if self.ended_by else ''}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -49,6 +60,7 @@ class StormsOutcome:
             "verdict": self.verdict.value,
             "seed": f"{self.seed:#x}",
             "storms": self.storms,
+            "interrupted": bool(self.ended_by),
             **self.counts,
             "is_repeatable": self.is_repeatable,
             "storm": self.failing or None,
@@ -64,6 +76,23 @@ def turns(budget_s: float | None, number: int | None, now: Callable[[], float] =
     while (number is None or done < number) and (ends is None or now() < ends):
         yield done
         done += 1
+
+
+class Ending:
+    """`with ending:` around storms: a Ctrl-C or a SIGTERM ends them, and what they found so far is still told."""
+
+    def __init__(self) -> None:
+        self.words = ""
+
+    def __enter__(self) -> Ending:
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> bool:
+        if not isinstance(error, KeyboardInterrupt):
+            return False
+        ignore_further_signals()
+        self.words = in_words(error)
+        return True
 
 
 def keep(

@@ -10,10 +10,10 @@ import difflib
 from rich.console import Console
 
 from chaos.faults import ConnectionFault, FaultKind
-from chaos.run import SHRINK_S, failure_of, run_storm
+from chaos.run import SHRINK_S, StormRun, failure_of, run_storm
 from chaos.storm import KINDS_OF_OTHERS, OUR_ENGINE, draw_storm
 from ci.replay_file import replay_of, to_text
-from ci.storm_outcome import FOLDER, StormsOutcome, keep, turns
+from ci.storm_outcome import FOLDER, Ending, StormsOutcome, keep, turns
 from engine_under_test.errors import BadInput
 from properties.suite import Failure
 
@@ -57,24 +57,29 @@ def run_many(
     """Storms of rising seeds until the time is over, the number is reached, or something broke."""
     storms = steps = device_ops = 0
     failure = None
-    for turn in turns(budget_s, number):
-        run = run_storm(draw_storm(seed + turn, kinds, engine=engine))
-        storms += 1
-        steps += run.driver.world.checked_steps
-        device_ops += run.num_device_ops
-        fate = "valid" if run.violation is None else f"INVALID {run.violation.invariant} {run.violation.name}"
-        console.print(f"{fate:<8} {run.storm.title}", markup=False, soft_wrap=True)
-        if run.violation is not None:
-            console.print("shrinking operations, faults and choices together …", markup=False)
-            failure = failure_of(run, SHRINK_S if engine == OUR_ENGINE else _SHRINK_OTHERS_S)
-            break
+    broken: StormRun | None = None
+    with Ending() as ending:
+        for turn in turns(budget_s, number):
+            run = run_storm(draw_storm(seed + turn, kinds, engine=engine))
+            storms += 1
+            steps += run.driver.world.checked_steps
+            device_ops += run.num_device_ops
+            fate = "valid" if run.violation is None else f"INVALID {run.violation.invariant} {run.violation.name}"
+            console.print(f"{fate:<8} {run.storm.title}", markup=False, soft_wrap=True)
+            if run.violation is not None:
+                broken = run
+                console.print("shrinking operations, faults and choices together …", markup=False)
+                failure = failure_of(run, SHRINK_S if engine == OUR_ENGINE else _SHRINK_OTHERS_S)
+                break
+    if broken is not None and failure is None:  # it was being shrunk
+        failure = failure_of(broken, 0.0)
     outcome = StormsOutcome(
         seed, storms, steps > 0, failure.seed if failure else "", failure.violation if failure else None,
         _tell(failure, console) if failure else "", "replay", is_repeatable=True,
-        counts={"steps": steps, "device_operations": device_ops},
+        counts={"steps": steps, "device_operations": device_ops}, ended_by=ending.words,
     )  # fmt: skip
     told = f"{storms} storms, {steps} checked steps, {device_ops} operations of the device, seed {seed:#x}"
-    console.print(f"{outcome.verdict.value.upper()}  {told}", markup=False, soft_wrap=True)
+    console.print(outcome.told(told), markup=False, soft_wrap=True)
     return outcome
 
 

@@ -23,6 +23,7 @@ from ci.mutants.catalogue import MUTANTS
 from ci.mutants.mutant import Fate, Mutant, MutantResult
 from ci.pool import Pool
 from ci.progress import progress_for
+from ci.storm_outcome import Ending
 from differential.suites import is_installed
 from engine_under_test.errors import BadInput
 from properties.suite import Profile, Suite
@@ -71,8 +72,11 @@ def mutant_job(mutant: Mutant, number: int, seed: int, stories: str = STORIES, s
     return Job(number, Role.MUTANT, mutant.id, f"mutant {mutant.id}", "", Profile.QUICK, seed, share_s, payload=payload)
 
 
-def hunt_all(mutants: tuple[Mutant, ...], seed: int, workers: int, console: Console) -> tuple[MutantResult, ...]:
-    """The fate of each, in the order given."""
+def hunt_all(
+    mutants: tuple[Mutant, ...], seed: int, workers: int, console: Console, ending: Ending | None = None
+) -> tuple[MutantResult, ...]:
+    """The fate of each, in the order given. ``ending``: what a Ctrl-C or a SIGTERM leaves, the rest being not run."""
+    ending = Ending() if ending is None else ending
     lacking = {mutant.id: missing for mutant in mutants if (missing := missing_extras(mutant))}
     hunted = [mutant for mutant in mutants if mutant.id not in lacking]
     jobs = tuple(mutant_job(mutant, number, seed) for number, mutant in enumerate(hunted))
@@ -81,17 +85,19 @@ def hunt_all(mutants: tuple[Mutant, ...], seed: int, workers: int, console: Cons
     with tempfile.TemporaryDirectory(prefix="assay-mutants-") as folder:
         pool = Pool(jobs, Path(folder), workers=min(workers, max(1, len(jobs))), hash_seed=0)
         try:
-            while True:
-                is_over = pool.is_over  # read before the files, so that the last reports are seen
-                states = pool.poll()
-                progress.update(states, pool.elapsed_s)
-                if is_over or all(state.report for state in states):
-                    break
-                time.sleep(_POLL_S)
+            with ending:
+                while True:
+                    is_over = pool.is_over  # read before the files, so that the last reports are seen
+                    states = pool.poll()
+                    progress.update(states, pool.elapsed_s)
+                    if is_over or all(state.report for state in states):
+                        break
+                    time.sleep(_POLL_S)
+            states = pool.poll()
         finally:
             progress.close()
             pool.stop()
-        why = last_line(pool.log_tail())
+        why = ending.words or last_line(pool.log_tail())
     reports = {state.job.subject: state.report for state in states}
     told = {
         name: f"its hunt needs {' and '.join(parts)}; say pip install -e '.[model,reference]'"
