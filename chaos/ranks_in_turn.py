@@ -17,7 +17,8 @@ from typing import Final
 
 from chaos.rank_kills import OF_THE_ENGINE, serve_twins
 from chaos.real_runs import Sums, failure_of
-from chaos.scripted_ranks import LIES, STEP_S, Blow, Moment, ScriptedRanks, Turn
+from chaos.scripted_blows import LIES, STEP_S, Blow, Moment, Turn
+from chaos.scripted_ranks import ScriptedRanks
 from chaos.scripted_time import NeverOver, VirtualSelector, VirtualTime
 from engine_under_test.config import EngineConfig
 from engine_under_test.distributed.rank_config import FingerprintModel, Patience, RankConfig
@@ -279,6 +280,8 @@ def check_ranks_in_turn(context: SuiteContext) -> CheckResult:
         if run.violation is not None:
             failure = failure_of(SUITE_ID, run.violation, case.title, run.facts)
             break
+    if context.profile is not Profile.QUICK:
+        sums.missed += [f"{blow}: never" for blow in Blow if not any(each.startswith(blow) for each in sums.reached)]
     return sums.result(SUITE_ID, failure, f"{sums.examples} cases of ranks that are played, on a virtual clock")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from chaos import ranks_in_turn
 from chaos.ranks_in_turn import SUITE_ID, Case, cases, check_ranks_in_turn, run_case
-from chaos.scripted_ranks import Blow, Moment, Turn
+from chaos.scripted_blows import Blow, Moment, Turn
 from chaos.scripted_time import VirtualTime
 from engine_under_test.distributed.rank_supervisor import Policy, RankSupervisor
 from engine_under_test.events import RankEvent, RankEventKind
