@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ci.chaos_command import chaos
-from ci.ending import INTERRUPTED, READER_LEFT, ReaderLeft, in_words, leave_readers, raise_on_sigterm, readers_may_leave
+from ci.ending import (
+    INTERRUPTED,
+    READER_LEFT,
+    ReaderLeft,
+    forget,
+    heard,
+    in_words,
+    leave_readers,
+    raise_on_sigterm,
+    readers_may_leave,
+)
 from ci.generate_command import generate
 from ci.kv_store_command import kv_store
 from ci.model_command import fetch_for_suites, model
@@ -246,6 +256,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     shows_traceback = "--traceback" in arguments
     arguments = [word for word in arguments if word != "--traceback"]
+    forget()
     raise_on_sigterm()  # a server that cancels a run is told what was learned so far, as by a Ctrl-C
     try:
         assay.main(arguments, prog_name="assay", standalone_mode=False)
@@ -263,8 +274,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _answer(error: Exception) -> int:
     """Says what went wrong in one sentence and returns the exit code."""
-    if isinstance(error, click.Abort):
-        click.echo(f"assay: {in_words(error.__cause__)} before anything was learned", err=True)
+    end = error.__cause__ if isinstance(error, click.Abort) else heard()
+    if end is not None or isinstance(error, click.Abort):
+        click.echo(f"assay: {in_words(end)} before anything was learned", err=True)
         return INTERRUPTED
     if isinstance(error, click.UsageError):
         _say_usage(error)

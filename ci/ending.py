@@ -29,6 +29,7 @@ class Terminated(KeyboardInterrupt):
 
 _IMPORTS = "<frozen importlib._bootstrap>"
 _RETRY_S = 0.05
+_heard: list[KeyboardInterrupt] = []  # signals are the process's own, and so is what was heard of them
 
 
 def interrupts_wait_for_imports() -> None:
@@ -40,6 +41,34 @@ def interrupts_wait_for_imports() -> None:
 
 def raise_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, _raise)
+
+
+def heard() -> KeyboardInterrupt | None:
+    """The Ctrl-C or SIGTERM that was raised and that nobody has answered yet. Libraries in C make another error of one that
+    is raised in a call of theirs, or throw it away: what goes wrong behind it is no fault of a file or of a flag."""
+    return _heard[0] if _heard else None
+
+
+def heed() -> None:
+    """Raises it again, if a library has thrown it away."""
+    if _heard:
+        raise _heard[0]
+
+
+def forget() -> None:
+    """Nothing was heard so far, or it has been answered."""
+    _heard.clear()
+
+
+@contextmanager
+def interrupts_heeded() -> Iterator[None]:
+    """Whatever a Ctrl-C or SIGTERM has become in here, it leaves as itself."""
+    try:
+        yield
+    except Exception:
+        heed()
+        raise
+    heed()
 
 
 @contextmanager
@@ -74,6 +103,7 @@ def ignore_further_signals() -> None:
     """A second Ctrl-C must not cut off the report of what was learned."""
     for sign in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sign, signal.SIG_IGN)
+    forget()
 
 
 def in_words(end: BaseException | None) -> str:
@@ -87,4 +117,5 @@ def _raise(number: int, frame: FrameType | None) -> None:
             signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
             return
         frame = frame.f_back
-    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+    _heard.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
+    raise _heard[-1]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ci.ending import heed
 from engine_under_test.errors import BadInput
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def generate(
     **fallbacks: bool,
 ) -> None:
     """Let the model continue PROMPT, or answer it (--chat), and stream what it says."""
-    from ci.ending import in_words, raise_on_sigterm
+    from ci.ending import in_words, interrupts_heeded, raise_on_sigterm
     from ci.environment import require_extra
     from ci.grammar_flags import grammar_of
     from engine_under_test.types import LogprobsMode, SamplingParams
@@ -150,11 +151,13 @@ def generate(
         from ci.generate import Fallbacks, Speaker, Task, open_model, set_threads
 
         set_threads(threads)
-        model = open_model(name)
         task = Task(prompt, sampling, stop, is_chat, bad_words, Fallbacks(**fallbacks), draft, draft_width, adapter)
-        speaker = Speaker(model, task)
+        with interrupts_heeded():
+            model = open_model(name)
+            speaker = Speaker(model, task)
         click.echo(f"{model.title} · {speaker.description}", err=True)
-        generated = speaker.speak(printer.show)
+        with interrupts_heeded():
+            generated = speaker.speak(printer.show)
         printer.close()
         if as_json:
             about = {"schema": 1, "model": model.title, "backend": speaker.description}
@@ -263,6 +266,7 @@ class Printer:
         return sum(self._tokens.values())
 
     def show(self, delta: TextDelta) -> None:
+        heed()
         self._tokens[delta.choice] = delta.num_tokens
         self._waiting.setdefault(delta.choice, []).append(delta.text)
         if delta.finish_reason is not None:

@@ -24,7 +24,13 @@ TOKEN_VARIABLE = "ASSAY_KV_TOKEN"
     metavar="FILE",
     help="The shared token, needed to listen beyond loopback.  [$ASSAY_KV_TOKEN]",
 )
-@click.option("--capacity-mib", type=click.IntRange(1), default=1024, show_default=True, help="Memory for blocks.")
+@click.option(
+    "--capacity-mib",
+    type=click.IntRange(1),
+    default=1024,
+    show_default=True,
+    help="For blocks; the machine's at most.",
+)
 @click.option("--max-connections", type=click.IntRange(1), default=256, show_default=True, help="Engines at a time.")
 @click.option(
     "--lease", "lease_s", type=float, default=30.0, show_default=True, metavar="S", help="How long a transfer may rest."
@@ -50,6 +56,9 @@ def kv_store(
 
     if not 0 < lease_s <= MOST_LEASE_S:
         raise BadInput(f"--lease must be more than 0 seconds and {MOST_LEASE_S:g} at most, found {lease_s}")
+    most_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    if capacity_mib > most_mib:
+        raise BadInput(f"--capacity-mib must be {most_mib} at most, the memory of this machine, found {capacity_mib}; lower it")
     host, port = parse_address(listen)
     config = ServerConfig(
         host,

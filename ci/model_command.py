@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ci.adapter_command import adapter
+from ci.ending import heed
 from engine_under_test.errors import BadInput
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def fetch_for_suites(suites: Iterable[Suite], say: Callable[[str], None]) -> Non
     try:
         fetching.fetch(fetching.cache_folder(), say)
     except BadInput as error:
+        heed()
         say(f"{' and '.join(needs)} will be unknown: {error}")
 
 

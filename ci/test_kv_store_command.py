@@ -21,6 +21,7 @@ from engine_under_test.errors import BadInput, ConfigError
         pytest.param(["--listen", "127.0.0.1:70700"], "a port of 0 to 65535", id="no such port"),
         pytest.param(["--listen", "0.0.0.0:0"], "without a shared token the store listens on loopback only", id="no token"),
         pytest.param(["--token-file", "/nowhere"], "--token-file names a readable file", id="no such file"),
+        pytest.param(["--capacity-mib", "99999999999"], "at most, the memory of this machine, found", id="more than there is"),
         pytest.param(["--lease", "0"], "--lease must be more than 0 seconds", id="no lease"),
         pytest.param(["--lease", "nan"], "more than 0 seconds and 86400 at most, found nan", id="a lease that is no number"),
         pytest.param(["--lease", "1e300"], "more than 0 seconds and 86400 at most", id="a lease without end"),

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from engine_under_test.errors import BadInput
+from engine_under_test.model.safetensors_file import save_tensors
 from engine_under_test.model.weights import LlamaConfig
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -116,14 +116,14 @@ def save_lora(lora: LoraWeights, folder: Path) -> None:
         "use_rslora": False,
     }
     tensors = {
-        f"base_model.model.model.layers.{number}.{long_names[module]}.lora_{side}.weight": tensor.contiguous()
+        f"base_model.model.model.layers.{number}.{long_names[module]}.lora_{side}.weight": tensor
         for number, layer in enumerate(lora.layers)
         for module, factors in layer.items()
         for side, tensor in zip("AB", factors, strict=True)
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    save_file(tensors, folder / ADAPTER_WEIGHTS, {"format": "pt"})
+    save_tensors(tensors, folder / ADAPTER_WEIGHTS)
     (folder / ADAPTER_WEIGHTS).chmod((folder / ADAPTER_CONFIG).stat().st_mode)  # the library lets only its owner read it
 
 

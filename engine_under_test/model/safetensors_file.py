@@ -142,12 +142,17 @@ def save_llama(weights: LlamaWeights, folder: Path) -> None:
         tensors |= {_layer_name(index, name): getattr(layer, name) for name in _LAYER_NAMES}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
-    except SafetensorError as error:  # the library's word for what the disk refused
-        is_full = os.strerror(errno.ENOSPC) in str(error)
-        raise OSError(errno.ENOSPC if is_full else errno.EIO, str(error), str(folder / WEIGHTS)) from error
+    save_tensors(tensors, folder / WEIGHTS)
     (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # the library lets only its owner read it
+
+
+def save_tensors(tensors: Mapping[str, torch.Tensor], file: Path) -> None:
+    """Raises OSError for what the disk refuses."""
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, {"format": "pt"})
+    except SafetensorError as error:  # the library's word for it
+        number = errno.ENOSPC if os.strerror(errno.ENOSPC) in str(error) else errno.EIO
+        raise OSError(number, os.strerror(number), str(file)) from error
 
 
 def _tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
