@@ -53,7 +53,7 @@ def chaos(
             "a connector storm has a store and engines of its own, found --ranks or --engine beside it; leave them out"
         )
     number_of_seed = parse_seed(seed) if seed is not None else read_tree().seed
-    budget_s = parse_duration(budget) if budget is not None else None if storms is not None else 300.0
+    budget_s = parse_duration(budget, "five minutes") if budget is not None else None if storms is not None else 300.0
     console = console_for(as_json)
     if connection_kinds:
         outcome = run_connector_storms(number_of_seed, connection_kinds, budget_s, storms, console)

@@ -239,14 +239,14 @@ assay.add_command(kv_store)
 assay.add_command(model)
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of "90s", "10m", "2h" or "90"."""
+def parse_duration(text: str, without: str = "the profile's own cap") -> float:
+    """Seconds of "90s", "10m", "2h" or "90". ``without``: what a command takes that is told none."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
     if not 0 < seconds <= _MOST_BUDGET_S:
         raise BadInput(
             f"a budget is a time above 0 as 90s, 10m or 2h, a year at most, found {text[:40]!r}; "
-            "say for example --budget 10m, or leave --budget away for the profile's own cap"
+            f"say for example --budget 10m, or leave --budget away for {without}"
         )
     return seconds
 

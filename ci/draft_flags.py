@@ -31,8 +31,7 @@ def drafting_of(
     """None without a name. ``weights_of``: those of a model by its name. Raises BadInput."""
     if name is None:
         return None
-    if not 1 <= width <= MOST_DRAFTS:
-        raise BadInput(f"--draft-width must be from 1 to {MOST_DRAFTS}, found {width}; correct it")
+    refuse_width(width)
     if name == LOOKUP:
         return Drafting(PromptLookup(width))
     weights = weights_of(name)
@@ -43,3 +42,9 @@ def drafting_of(
         )
     runner = TransformerRunner(weights, num_blocks, block_size)
     return Drafting(DraftModel(runner, num_blocks, block_size, width, grammars=grammars))
+
+
+def refuse_width(width: int) -> None:
+    """Raises BadInput."""
+    if not 1 <= width <= MOST_DRAFTS:
+        raise BadInput(f"--draft-width must be from 1 to {MOST_DRAFTS}, found {width}; correct it")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from ci.draft_flags import drafting_of
+from ci.grammar_flags import FLAGS
 from engine_under_test import Engine, EngineConfig, FinishReason, SamplingParams
 from engine_under_test.errors import BadInput
 from engine_under_test.execution.adapter_slots import AdapterLibrary
@@ -23,6 +24,7 @@ from engine_under_test.execution.attention import Eager
 from engine_under_test.execution.transformer import TransformerRunner
 from engine_under_test.model.lora import load_lora
 from engine_under_test.model.weights import LlamaWeights
+from engine_under_test.sampling.adjustments import NO_TOKEN_LEFT
 from engine_under_test.sampling.grammar import TokenTexts, grammars_of
 from engine_under_test.text import TextDelta, TextEngine, TextTokenizer, bad_words_of
 from engine_under_test.types import Adapter, Logprobs
@@ -252,7 +254,7 @@ class Speaker:
             told[delta.choice] += delta.logprobs
             if delta.finish_reason is not None:
                 if delta.finish_reason is FinishReason.ERROR:
-                    raise BadInput(f"the model must be able to compute this, but it failed: {delta.message}")
+                    raise BadInput(why_it_failed(task, delta))
                 ends[delta.choice] = Said(texts[delta.choice], delta.num_tokens, delta.finish_reason, tuple(told[delta.choice]))
             show(delta)
         total_s = time.perf_counter() - began
@@ -265,6 +267,22 @@ class Speaker:
     def _text_of(self, token: int) -> str:
         stream = self._tokenizer.stream()
         return stream.push(token) + stream.end()
+
+
+def why_it_failed(task: Task, delta: TextDelta) -> str:
+    """In the words of the command line, where its options are to blame."""
+    others = [
+        flag
+        for flag, is_given in (("--allowed-tokens", task.sampling.allowed_token_ids), ("--bad-words", task.bad_words))
+        if is_given
+    ]
+    if task.sampling.grammar is None or not others or NO_TOKEN_LEFT not in delta.message:
+        return f"the model must be able to compute this, but it failed: {delta.message}"
+    flag = FLAGS[task.sampling.grammar.kind]
+    return (
+        f"{flag} and {' and '.join(others)} must leave a token that may come, found none behind {delta.num_tokens} tokens; "
+        f"leave {flag} or {' or '.join(others)} away"
+    )
 
 
 def _library_of(folder: str | None, weights: LlamaWeights) -> AdapterLibrary | None:

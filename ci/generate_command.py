@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 _ALL = 2**32 - 1  # more than any vocabulary
+_DRAFT_WIDTH = 4
 _MOST_ANSWERS = 64  # what an engine runs at a time if it is told nothing
 _MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))  # torch crashes on as many threads as the system can not start
 
@@ -70,7 +72,7 @@ _MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))  # torch crashes on as many t
 @click.option("--model", "name", default="smollm2", show_default=True, metavar="NAME", help="smollm2, tiny, or a path.")
 @click.option("--draft", metavar="NAME", help="Guess ahead: lookup (from the text so far), or a smaller model's name or path.")
 @click.option("--adapter", metavar="FOLDER", help="A LoRA adapter for this model, as PEFT saves it.")
-@click.option("--draft-width", type=int, default=4, show_default=True, metavar="N", help="So many tokens ahead.")
+@click.option("--draft-width", type=int, metavar="N", help="So many tokens ahead, from 1 to 16, with --draft.  [4]")
 @click.option("--threads", type=click.IntRange(1, _MOST_THREADS), metavar="N", help="Cores to use.  [what torch takes]")
 @click.option("--eager", is_flag=True, help="Fallback: attention row by row.")
 @click.option("--batch-invariant", is_flag=True, help="Fallback: logits bitwise the same whatever shares the batch.")
@@ -104,7 +106,7 @@ def generate(
     n: int,
     name: str,
     draft: str | None,
-    draft_width: int,
+    draft_width: int | None,
     adapter: str | None,
     threads: int | None,
     as_json: bool,
@@ -144,6 +146,7 @@ def generate(
         raise click.UsageError("--bad-words are of at least one character, found ''; leave it away")
     if fallbacks["eager"] and fallbacks["batch_invariant"]:
         raise click.UsageError("--batch-invariant has an attention of its own, found --eager too; leave one of them away")
+    refuse_names(draft, draft_width, adapter)
     refuse_before_loading(sampling, stop, name, is_empty=not prompt and not is_chat)
     printer = Printer(n, as_json)
     click.echo(f"loading {name} …", err=True)
@@ -151,7 +154,8 @@ def generate(
         from ci.generate import Fallbacks, Speaker, Task, open_model, set_threads
 
         set_threads(threads)
-        task = Task(prompt, sampling, stop, is_chat, bad_words, Fallbacks(**fallbacks), draft, draft_width, adapter)
+        width = _DRAFT_WIDTH if draft_width is None else draft_width
+        task = Task(prompt, sampling, stop, is_chat, bad_words, Fallbacks(**fallbacks), draft, width, adapter)
         with interrupts_heeded():
             model = open_model(name)
             speaker = Speaker(model, task)
@@ -170,6 +174,26 @@ def generate(
         for line in generated.told_lines():
             click.echo(line, err=True)
     click.echo(closing_line(generated), err=True)
+
+
+def refuse_names(draft: str | None, draft_width: int | None, adapter: str | None) -> None:
+    """Raises BadInput for drafts and adapters that name nothing that there is."""
+    if adapter is not None and not adapter.strip():
+        raise BadInput("--adapter must name the folder of an adapter, found nothing; name one, or leave it away")
+    if draft is None:
+        if draft_width is not None:
+            raise BadInput("--draft-width says how far ahead is guessed, found no --draft; add for example --draft lookup")
+        return
+    from ci.draft_flags import LOOKUP, refuse_width
+    from ci.generate import TINY
+    from engine_under_test.model.fetch import SMOLLM2
+
+    if draft_width is not None:
+        refuse_width(draft_width)
+    names = (LOOKUP, TINY, SMOLLM2.name)
+    if draft not in names and not (draft.strip() and Path(draft).exists()):
+        found = f"{draft!r}, and there is no such file or folder" if draft.strip() else "nothing"
+        raise BadInput(f"--draft must be {', '.join(names)}, or the path of a model, found {found}; name one of these")
 
 
 def refuse_before_loading(sampling: SamplingParams, stop: tuple[str, ...], name: str, *, is_empty: bool) -> None:

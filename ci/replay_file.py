@@ -26,6 +26,7 @@ SCHEMA = 1
 _BEYOND_THE_CATALOGUE = ("CRASH", "DET", "TR-1")  # an exception, two runs that differ, the bound of a trace
 _MOST = 1 << 20  # of anything that a configuration counts: a world with more is none that a gate writes
 _OLDEST_ENGINE = (0, 1)  # an older engine's worlds can not be built any more
+_NAME_ANOTHER = "name a file that a gate wrote to reports/<commit>/replay/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,9 @@ def read_replay(path: Path) -> ReplayFile:
     """Reads a file that a person named. Anything but a whole replay file of this version is a BadInput that says why."""
     data = _json_object(path)
     if data.get("format") != FORMAT:
-        raise BadInput(f'{path} is not a replay file: its "format" must be {FORMAT!r}, found {data.get("format")!r}')
+        raise BadInput(
+            f'{path} is not a replay file: its "format" must be {FORMAT!r}, found {data.get("format")!r}; {_NAME_ANOTHER}'
+        )
     _check_versions(path, data)
     try:
         _check_config(_mapping(data["world"]))
@@ -105,7 +108,9 @@ def _json_object(path: Path) -> dict[str, Any]:
             f"a replay needs a file, but there is no {path}; a gate writes them to reports/<commit>/replay/"
         ) from None
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not a replay file: it is not UTF-8 text ({error.reason} at byte {error.start})") from error
+        raise BadInput(
+            f"{path} is not a replay file: it is not UTF-8 text ({error.reason} at byte {error.start}); {_NAME_ANOTHER}"
+        ) from error
     except json.JSONDecodeError as error:
         raise BadInput(
             f"{path} is not a whole replay file: the JSON breaks off or goes wrong at line {error.lineno}, "
@@ -116,9 +121,11 @@ def _json_object(path: Path) -> dict[str, Any]:
             f"{path} is not a replay file: a number in it is longer than any that a gate writes ({error}); copy it again"
         ) from None
     except OSError as error:
-        raise BadInput(f"a replay needs a readable file, but {path} can not be read: {error.strerror}") from error
+        raise BadInput(
+            f"a replay needs a readable file, but {path} can not be read: {error.strerror}; {_NAME_ANOTHER}"
+        ) from error
     if not isinstance(data, dict):
-        raise BadInput(f"{path} is not a replay file: it must hold a JSON object, found {type(data).__name__}")
+        raise BadInput(f"{path} is not a replay file: it must hold a JSON object, found {type(data).__name__}; {_NAME_ANOTHER}")
     return data
 
 

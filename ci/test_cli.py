@@ -57,6 +57,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         pytest.param(("replay", "/nowhere.json", "--until", "0"), "'--until'", id="no operation"),
         pytest.param(("trace", "/nowhere.jsonl"), "/nowhere.jsonl", id="a missing trace"),
         pytest.param(("mutants", "no-such-mutant"), "found 'no-such-mutant'", id="an unknown mutant"),
+        pytest.param(("chaos", "--budget", "0s"), "leave --budget away for five minutes", id="no time for storms"),
+        pytest.param(("replay", "."), "Is a directory; name a file that a gate wrote to", id="a folder"),
         pytest.param(("bench", "sprint"), "'sprint' is not one of", id="an unknown benchmark"),
     ],
 )

@@ -287,19 +287,38 @@ def test_an_answer_with_choices_or_an_expression_is_one_of_its_texts(run: Run) -
     [
         (("--json-schema", '{"type": "strng"}'), "Invalid type: strng"),
         (("--json-schema", "nowhere.json"), "No such file"),
+        (("--json-schema", ""), "--json-schema is a schema, or the name of a file with one, found nothing"),
+        (("--json-schema", "5"), "must be an object"),
         (("--json-schema", '{"type":'), "must be JSON, but it is not"),
         (("--regex", "(a"), "unclosed group"),
         (("--regex", "a", "--choice", "b"), "one grammar at most, found --regex and --choice"),
         (("--choice", ""), "at least one character"),
         (("--choice", "a", "--min-tokens", "3"), "min_tokens must be 0"),
     ],
-    ids=["type", "file", "json", "expression", "two", "empty", "min tokens"],
+    ids=["type", "file", "nothing", "a number", "json", "expression", "two", "empty", "min tokens"],
 )
 def test_a_grammar_that_can_not_be_used_is_answered_in_one_sentence(run: Run, words: tuple[str, ...], said: str) -> None:
     code, out, err = run("hello", "--model", "tiny", *words)
     assert (code, out) == (64, "")
     (line,) = err.splitlines()
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("words", "other"),
+    [
+        (("--choice", "a", "--allowed-tokens", "5"), "--allowed-tokens"),
+        (("--choice", "abc", "--bad-words", "a"), "--bad-words"),
+    ],
+    ids=["allowed tokens", "bad words"],
+)
+def test_options_that_leave_no_token_are_both_named(run: Run, words: tuple[str, ...], other: str) -> None:
+    code, out, err = run("hello", "--model", "tiny", *words)
+    assert (code, out) == (64, "")
+    expected = (
+        f"--choice and {other} must leave a token that may come, found none behind 0 tokens; leave --choice or {other} away"
+    )
+    assert err.splitlines()[-1] == f"assay: {expected}"
 
 
 def test_drafts_change_no_word_and_are_told_of(run: Run) -> None:
@@ -324,9 +343,14 @@ def test_a_draft_model_speaks_warm_and_in_json(run: Run) -> None:
     ("words", "sentence"),
     [
         (("--draft", "lookup", "--draft-width", "0"), "--draft-width must be from 1 to 16, found 0"),
-        (("--draft", "nowhere"), "nowhere"),
+        (
+            ("--draft", "nowhere"),
+            "--draft must be lookup, tiny, smollm2, or the path of a model, found 'nowhere', and",
+        ),
+        (("--draft", ""), "or the path of a model, found nothing; name one of these"),
+        (("--draft-width", "999"), "found no --draft; add for example --draft lookup"),
     ],
-    ids=["no width", "no such model"],
+    ids=["no width", "no such model", "no name", "a width alone"],
 )
 def test_a_draft_that_can_not_be_is_refused(run: Run, words: tuple[str, ...], sentence: str) -> None:
     code, out, err = run("hello", "--model", "tiny", *words)
@@ -346,12 +370,18 @@ def test_an_adapter_changes_what_is_said_and_is_told_of(run: Run, tmp_path: Path
     assert tiny(run, "--adapter", folder, "--draft", "lookup")[0] == adapted
 
 
-@pytest.mark.parametrize("words", [("--adapter", "nowhere"), ("--adapter", "")])
-def test_a_folder_without_an_adapter_is_refused(run: Run, words: tuple[str, ...]) -> None:
-    code, out, err = run("hello", "--model", "tiny", *words)
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("nowhere", "an adapter must be a folder with adapter_config.json and adapter_model.safetensors"),
+        ("", "--adapter must name the folder of an adapter, found nothing; name one, or leave it away"),
+    ],
+)
+def test_a_folder_without_an_adapter_is_refused(run: Run, name: str, sentence: str) -> None:
+    code, out, err = run("hello", "--model", "tiny", "--adapter", name)
     assert code
     assert not out
-    assert "an adapter must be a folder with adapter_config.json and adapter_model.safetensors" in err
+    assert sentence in err
     assert "Traceback" not in err
 
 

@@ -22,6 +22,9 @@ Processors = Mapping[str, LogitsProcessor]
 NO_PROCESSORS: Processors = {}
 
 
+NO_TOKEN_LEFT = "a token must be left that the grammar allows"
+
+
 class NothingLeft(RunnerError):
     """No token can be drawn for a row with a grammar, since whatever was drawn might break it."""
 
@@ -119,10 +122,7 @@ def adjust(
     penalise_frequency(row, params.frequency_penalty, history.output)
     penalise_presence(row, params.presence_penalty, history.output)
     if params.grammar is not None and row.max() == -np.inf:
-        raise NothingLeft(
-            f"a token must be left that the grammar allows, found none behind {len(history.output)} tokens; leave other "
-            "restrictions away"
-        )
+        raise NothingLeft(f"{NO_TOKEN_LEFT}, found none behind {len(history.output)} tokens; leave other restrictions away")
 
 
 def stuck_after(

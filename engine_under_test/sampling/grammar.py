@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_GRAMMARS = 256  # compiled ones that are kept
 _MOST_VERDICTS = 4096
+_OF_LARGE_ONES = ("takes more than", "too large", "too many", "limit")
 _MOST_STATES = 4096  # of outputs of all grammars
 _NEAR = 16  # so many tokens before an output a state of it is looked for: a step adds one, with drafts a few
 
@@ -99,10 +100,9 @@ class CompiledGrammars:
         fault = self._trial.fault_of(text)
         if fault is None:
             return None
-        return (
-            f"a {name_of(spec)} must be one that can be compiled within {self._budget.cpu_s:g} s, but {fault}; "
-            "correct it or make it smaller"
-        )
+        is_large = any(words in fault for words in _OF_LARGE_ONES)
+        remedy = "make it smaller" if is_large else "correct it, or leave out what is not supported"
+        return f"a {name_of(spec)} must be one that can be compiled, but {fault}; {remedy}"
 
     def allowed(self, spec: GrammarSpec, output: Sequence[int], ends: Collection[int]) -> npt.NDArray[np.bool_]:
         """See `seams.Grammars`."""
