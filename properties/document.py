@@ -186,7 +186,8 @@ def _unproven(kills: Names) -> list[str]:
         for name in unproven
     ]
     told = ", ".join(named) or "none"
-    return ["## Unproven", "", f"Judged by predicates of which none has killed a mutant yet ({len(unproven)}): {told}.", ""]
+    hunts = "in the hunts recorded so far ([corpus.md](corpus.md) says which mutants were not hunted yet)"
+    return ["## Unproven", "", f"Judged by predicates that killed no mutant {hunts}, {len(unproven)}: {told}.", ""]
 
 
 def _unjudged() -> list[str]:

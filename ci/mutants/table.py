@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ci.atomic import write_text
 from ci.mutants.catalogue import MUTANTS
-from ci.mutants.corpus import document, read_bugs, read_kills
+from ci.mutants.corpus import document, read_bugs, read_hunted
 from ci.mutants.mutant import Fate, MutantResult
 from ci.tree import ROOT
 
@@ -41,7 +41,7 @@ def closing_line(results: Sequence[MutantResult], floor: int) -> str:
 def record_kills(results: Sequence[MutantResult]) -> None:
     """Writes these entries of the table, and the page of the corpus, which quotes it."""
     write_kills(results, {mutant.id for mutant in MUTANTS})
-    write_text(PAGE, document(read_bugs(), read_kills()))
+    write_text(PAGE, document(read_bugs(), read_hunted()))
 
 
 def write_kills(results: Sequence[MutantResult], known: Collection[str] = ()) -> None:
