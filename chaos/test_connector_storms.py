@@ -125,9 +125,11 @@ def test_a_small_storm_on_whole_engines_is_valid_and_judged_by_all_the_catalogue
 def test_an_engine_that_takes_what_was_cut_for_whole_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transfer, "num_whole", property(lambda transfer: len(transfer.blocks)))
     slow = (Fault(ConnectionFault.BANDWIDTH, 8, 30, 0), *(Fault(ConnectionFault.PROXY_DOWN, at, 1) for at in (14, 20, 26, 32)))
-    run = storm(*slow, traffic=TrafficKind.ENGINES)
-    assert run.violation is not None
-    assert run.violation.invariant in ("DI-3", "KV-6", "SE-1")
+    # Real time says whether a load is under way at a cut, so a few storms may pass before one strikes it.
+    runs = (storm(*slow, seed=seed, traffic=TrafficKind.ENGINES) for seed in range(3, 9))
+    found = next((run.violation for run in runs if run.violation is not None), None)
+    assert found is not None
+    assert found.invariant in ("DI-3", "KV-6", "SE-1")
 
 
 def _pins_kept(monkeypatch: pytest.MonkeyPatch) -> None:

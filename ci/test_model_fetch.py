@@ -319,4 +319,4 @@ def test_a_model_that_can_not_be_had_is_told_and_the_gate_goes_on(monkeypatch: p
     monkeypatch.setattr("engine_under_test.model.fetch.fetch", refuse)
     said: list[str] = []
     fetch_for_suites(SUITES, said.append)
-    assert said == ["smollm2 will be unknown: no network"]
+    assert said == ["smollm2 and smollm2-statistics will be unknown: no network"]
