@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ci.atomic import write_all
 from ci.codec import violation_to_json
-from ci.ending import INTERRUPTED, ignore_further_signals, in_words
+from ci.ending import INTERRUPTED, heard, ignore_further_signals, in_words
 from ci.report.write import shown_path
 from ci.tree import ROOT
 from properties.verdict import Verdict, Violation
@@ -88,10 +88,11 @@ class Ending:
         return self
 
     def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> bool:
-        if not isinstance(error, KeyboardInterrupt):
+        end = heard() if isinstance(error, Exception) else error  # it may have become another error
+        if not isinstance(end, KeyboardInterrupt):
             return False
         ignore_further_signals()
-        self.words = in_words(error)
+        self.words = in_words(end)
         return True
 
 

@@ -151,8 +151,9 @@ def save_tensors(tensors: Mapping[str, torch.Tensor], file: Path) -> None:
     try:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, {"format": "pt"})
     except SafetensorError as error:  # the library's word for it
-        number = errno.ENOSPC if os.strerror(errno.ENOSPC) in str(error) else errno.EIO
-        raise OSError(number, os.strerror(number), str(file)) from error
+        full = os.strerror(errno.ENOSPC)
+        number, said = (errno.ENOSPC, full) if full in str(error) else (errno.EIO, str(error))
+        raise OSError(number, said, str(file)) from error
 
 
 def _tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
