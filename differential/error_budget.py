@@ -2,7 +2,8 @@
 
 Every statistical test names its entry and takes its false-alarm rate from the ledger, once; the entries together never exceed
 the total (union bound, so tests need not be independent). A test that failed is not repeated. Beside each verdict stands the
-smallest effect that the test finds, as total variation, and the power to find it. Never: a sample, or a verdict.
+smallest effect that the test finds, in the unit that its `Statistic` names, and the power to find it. Never: a sample, or a
+verdict.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ ENTRIES = (
     *(Entry(f"verification-behind-{kept}-drafts", 1e-8) for kept in range(3)),
     *(Entry(f"verification-neighbours-in-{axis}", 1e-8) for axis in ("seed", "choice", "position")),
     *(Entry(f"power-{number}", 1e-8) for number in range(1, 14)),
+    Entry("power-runs", 3e-7),  # so that 3 of 13 that pass are rejected
     *(Entry(f"calibration-{name}", 1e-8) for name in ("joint", "end", "draws")),
     *(Entry(f"served-{way}-law", 1e-8) for way in SERVED),
     *(Entry(f"served-{way}-{near}", 1e-9) for way in SERVED for near in ("request", "choice", "position", "row", "resumed")),

@@ -150,7 +150,7 @@ def ask(
 def check_processed(context: SuiteContext, sample: TorchSample = torch_sample) -> CheckResult:
     """The suite: one question for each setting, answered once."""
     ledger = Ledger()
-    answers, failures, examples = [], [], 0
+    answers, failures, examples, cells = [], [], 0, []
     again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}  # the same samples, not another try
     for number, setting in enumerate(SETTINGS):
         context.progress(number, len(SETTINGS))
@@ -161,6 +161,7 @@ def check_processed(context: SuiteContext, sample: TorchSample = torch_sample) -
         question, forbidden = ask(setting, logits, law, EFFECT[context.profile], first_seed % 2**64, sample)
         answer = judge(question, ledger)
         answers.append(answer)
+        cells.append(len(question.law))
         examples += answer.n
         broken = [violation_of(question, answer)] if answer.verdict is Verdict.INVALID else []
         broken += [] if forbidden is None else [forbidden]
@@ -174,5 +175,6 @@ def check_processed(context: SuiteContext, sample: TorchSample = torch_sample) -
         invariants={"ST-2": 2 * len(SETTINGS)},
         failures=tuple(failures),
         statistics=tuple(answers),
-        note=f"{len(answers)} settings over real logits; each finds a total variation of {coarsest:.2%} with power {POWER}",
+        note=f"{len(answers)} settings over real logits, tokens pooled into {min(cells)} to {max(cells)} cells; "
+        f"each finds a total variation of {coarsest:.2%} of the pooled law with power {POWER}",
     )

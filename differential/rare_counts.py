@@ -1,7 +1,7 @@
 """Whether something rare comes as often as it should. (ST-1, ST-2, ST-3)
 
-Owns two tests, of a count that is Poisson, near enough, and of one that is binomial, exactly, and the smallest effects that
-they find. Never: what was counted.
+Owns three tests, of a count that is Poisson, near enough, and of two that are binomial, exactly, and the smallest effects
+that they find. Never: what was counted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from scipy import optimize, stats
 
 from differential.sampling_stats import POWER
-from properties.suite import Statistic
+from properties.suite import MISS_RATE, RATE, Statistic
 from properties.verdict import Verdict
 
 
@@ -28,6 +28,7 @@ def rare_statistic(entry_id: str, null: str, count: int, num: int, share: float,
         power=power,
         p=float(p),
         verdict=Verdict.INVALID if p < alpha else Verdict.VALID,
+        effect=RATE,
     )
 
 
@@ -61,4 +62,29 @@ def repeat_statistic(entry_id: str, null: str, count: int, num: int, share: floa
         power=POWER,
         p=p,
         verdict=Verdict.INVALID if p < alpha else Verdict.VALID,
+        effect=RATE,
+    )
+
+
+def miss_statistic(entry_id: str, null: str, what: str, missed: int, num: int, alpha: float) -> Statistic:
+    """The verdict on how many of `num` tries were missed by a test that states `POWER`: the number is binomial, or smaller. The
+    smallest effect is the difference between the miss rate that is found with `POWER` and the stated one."""
+    stated = 1 - POWER
+    p = min(1.0, float(stats.binom.sf(missed - 1, num, stated)))
+    limit = int(stats.binom.isf(alpha, num, stated)) + 1  # misses from which on it is rejected
+    can_reject = limit <= num
+    seen = (
+        float(optimize.brentq(lambda other: stats.binom.sf(limit - 1, num, other) - POWER, stated, 1.0)) if can_reject else 1.0
+    )
+    return Statistic(
+        id=entry_id,
+        null=null,
+        statistic=f"{missed} of {num:,} {what} pass; rejected from {limit} on, a miss rate of {seen:.2%} is found",
+        n=num,
+        alpha=alpha,
+        tv_min=seen - stated,
+        power=POWER if can_reject else 0.0,
+        p=p,
+        verdict=Verdict.UNKNOWN if not can_reject else Verdict.INVALID if p < alpha else Verdict.VALID,
+        effect=MISS_RATE,
     )

@@ -83,13 +83,14 @@ def check_first_positions(context: SuiteContext) -> CheckResult:
             logits = reference_logits(weights, prompt, begin=len(prompt) - 1)[0].numpy()
             law = softmax(logits, TEMPERATURE)
             cell = cells_of(law, num)
+            cells = int(cell.max()) + 1
             tokens = list(drawn(engine, f"p{number}", prompt, num, (context.seed << 32) + (number << 16)))
             question = Question(
                 f"smollm2-first-{number + 1}",
                 "ST-2",
                 "sampler",
-                f"first tokens of SmolLM2 behind {text!r} follow its softmax at temperature {TEMPERATURE}",
-                np.bincount(cell[tokens], minlength=int(cell.max()) + 1),
+                f"first tokens of SmolLM2 behind {text!r}, in {cells} cells, follow its softmax at temperature {TEMPERATURE}",
+                np.bincount(cell[tokens], minlength=cells),
                 np.asarray(np.bincount(cell, weights=law), np.float64),
             )
             answers.append(judge(question, ledger))
@@ -103,6 +104,6 @@ def check_first_positions(context: SuiteContext) -> CheckResult:
         invariants={"ST-2": len(answers)},
         failures=tuple(failures),
         statistics=tuple(answers),
-        note=f"{num * len(prompts):,} first tokens of the real model; a total variation of "
+        note=f"{num * len(prompts):,} first tokens of the real model; a total variation of the law pooled as each test says, "
         f"{max(each.tv_min for each in answers):.2%} is found with power {min(each.power for each in answers):.3f}",
     )

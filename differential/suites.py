@@ -87,7 +87,7 @@ FLOAT_KERNELS, KERNEL_NUMBERS, MADE_MODELS, SMOLLM2 = (
 )
 VERIFICATION_LAW, VERIFICATION_POWER = (
     _suite("verification-law", "speculation, its law", "verification_law.check_verification", 8.0, _MODEL),
-    _suite("verification-power", "speculation, power of its tests", "verification_power.check_power", 6.0, _MODEL),
+    _suite("verification-power", "speculation, power of its tests", "verification_power.check_power", 13.0, _MODEL),
 )
 ADAPTERS = _suite("adapters", "language models, adapters", "adapted_suite.check_adapters", 6.0, _MODEL)
 STRUCTURED = _suite("structured-output", "structured output", "structured.check_structured", 12.0, ("model", "grammar"))

@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 import torch
 
+from differential import verification_power
 from differential.enumerated_law import law_of_step
 from differential.error_budget import TOTAL_ALPHA
-from differential.rare_counts import rare_effect
+from differential.rare_counts import miss_statistic, rare_effect
 from differential.suites import VERIFICATION_LAW
 from differential.verification_cases import ENGINE, FOUR, OPPOSED, RACING, Addresses, Speculator, steps
 from differential.verification_draws import grid, of_joint, pooled, tally
 from differential.verification_law import Count, Found, check_verification, exact_checks, violation_of_law
-from differential.verification_power import EFFECT, Design, check_power, design, p_values
+from differential.verification_power import EFFECT, Design, check_power, design, judge_runs, p_values
 from differential.verification_slips import SLIPS, Slip
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.picking import Race
-from properties.suite import CheckResult, Profile, SuiteContext
+from properties.suite import MISS_RATE, CheckResult, Profile, SuiteContext
 from properties.verdict import Verdict
 
 NAMED = {slip.name: slip for slip in SLIPS}
@@ -134,3 +135,36 @@ def test_a_test_that_misses_more_than_it_states_is_invalid() -> None:
     result = check_power(SuiteContext(Profile.QUICK, 3), find=half)
     assert result.verdict is Verdict.INVALID
     assert result.failures[0].violation.name == "power as stated"
+
+
+def test_wrong_speculators_that_pass_are_judged_over_all_ways_together() -> None:
+    few, many = (judge_runs(passed, 13, 3e-7) for passed in (2, 3))
+    assert (few.verdict, many.verdict) == (Verdict.VALID, Verdict.INVALID)
+    assert many.statistic.startswith("3 of 13 wrong speculators pass; rejected from 3 on, a miss rate of ")
+    assert (many.effect, many.power) == (MISS_RATE, 0.999)
+
+
+def test_runs_too_few_to_reject_anything_are_unknown() -> None:
+    assert judge_runs(1, 1, 3e-7).verdict is Verdict.UNKNOWN
+
+
+def test_speculators_that_are_called_wrong_and_are_not_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification_power, "RUNS", {Profile.QUICK: 1})
+    one = design(SLIPS[0], 0.03)
+
+    def none(slip: Slip, _effect: float) -> Design:
+        return replace(one, slip=Slip(slip.name, lambda right: right), share=1.0)
+
+    result = check_power(SuiteContext(Profile.QUICK, 3), find=none)
+    answer = next(each for each in result.statistics if each.id == "power-runs")
+    assert (answer.verdict, result.verdict) == (Verdict.INVALID, Verdict.INVALID)
+    assert "4 of 4 that ran pass" in result.note
+
+
+def test_the_miss_rate_that_a_count_of_misses_states_is_what_it_finds() -> None:
+    one = miss_statistic("x", "", "samples", 0, 20_000, 1e-8)
+    missed = np.random.default_rng(4).binomial(20_000, one.tv_min + 0.001, size=4000)
+    assert one.tv_min < 0.004
+    rejected = [miss_statistic("x", "", "samples", count, 20_000, 1e-8).verdict is Verdict.INVALID for count in set(missed)]
+    least = min(count for count, is_rejected in zip(set(missed), rejected, strict=True) if is_rejected)
+    assert 0.9965 < np.mean(missed >= least) <= 1

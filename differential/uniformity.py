@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from differential.sampling_stats import POWER
-from properties.suite import Statistic
+from properties.suite import KOLMOGOROV, Statistic
 from properties.verdict import Verdict
 
 
@@ -30,4 +30,5 @@ def uniform_statistic(entry_id: str, null: str, numbers: Sequence[float] | npt.N
         power=POWER,
         p=float(p),
         verdict=Verdict.INVALID if p < alpha else Verdict.VALID,
+        effect=KOLMOGOROV,
     )

@@ -41,6 +41,12 @@ class Figure:
     note: str = ""
 
 
+# What the effect of a statistical test is measured in: a distance of two laws, or a difference of two rates.
+TOTAL_VARIATION, KOLMOGOROV = "total variation", "Kolmogorov distance"
+MISS_RATE, RATE = "difference of miss rates", "difference of rates"
+EFFECTS = (TOTAL_VARIATION, KOLMOGOROV, MISS_RATE, RATE)
+
+
 @dataclass(frozen=True, slots=True)
 class Statistic:
     """A statistical test with its power, as it appears beside its verdict (the error ledger adds up the alphas)."""
@@ -50,10 +56,11 @@ class Statistic:
     statistic: str
     n: int  # samples
     alpha: float  # false-alarm rate taken from the gate's budget
-    tv_min: float  # minimum detectable effect, total variation
+    tv_min: float  # minimum detectable effect, in what `effect` names
     power: float  # at tv_min
     p: float
     verdict: Verdict
+    effect: str = TOTAL_VARIATION  # how far from the null: one of `EFFECTS`
 
 
 @dataclass(frozen=True, slots=True)
