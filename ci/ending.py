@@ -28,7 +28,7 @@ class Terminated(KeyboardInterrupt):
 
 
 _IMPORTS = "<frozen importlib._bootstrap>"
-_RETRY_S = 0.05
+_RETRY_S = 0.005  # shorter than what stands between two imports of a command
 _heard: list[KeyboardInterrupt] = []  # signals are the process's own, and so is what was heard of them
 
 
