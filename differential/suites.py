@@ -89,6 +89,9 @@ VERIFICATION_LAW, VERIFICATION_POWER = (
     _suite("verification-law", "speculation, its law", "verification_law.check_verification", 8.0, _MODEL),
     _suite("verification-power", "speculation, power of its tests", "verification_power.check_power", 13.0, _MODEL),
 )
+DRAWN_DRAFTS = _suite(
+    "drawn-drafts", "speculation, drawn drafts row by row", "drawn_drafts.check_drawn_drafts", 6.0, ("model", "grammar")
+)
 ADAPTERS = _suite("adapters", "language models, adapters", "adapted_suite.check_adapters", 6.0, _MODEL)
 STRUCTURED = _suite("structured-output", "structured output", "structured.check_structured", 12.0, ("model", "grammar"))
 FIRST_POSITIONS = _suite(
@@ -106,6 +109,7 @@ SUITES: tuple[Suite, ...] = (
     PROCESSED,
     VERIFICATION_LAW,
     VERIFICATION_POWER,
+    DRAWN_DRAFTS,
     STREAMED_TEXT,
     STRUCTURED,
     FLOAT_SETTINGS,
