@@ -99,7 +99,7 @@ def test_outcomes_that_can_not_be_are_named() -> None:
 def test_every_law_is_exact_in_float64_and_near_in_float32() -> None:
     checks = list(exact_checks(Profile.PR))
     assert {each.dtype for each in checks} == {torch.float32, torch.float64}
-    assert len(checks) == 27
+    assert len(checks) == 29
     assert violation_of_law(checks[-1]) is None
 
 

@@ -27,13 +27,15 @@ Verify = Callable[[Rows, Noise, Pick], Verdicts]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``proposed``: the proposer's law; with ``is_certain`` each row of it has one token, and verification is told none."""
+    """``proposed``: the proposer's law; with ``is_certain`` each row of it has one token, and verification is told none.
+    ``spare``: places for drafts that the rows do not have, as beside a row that has them."""
 
     name: str
     target: Table
     proposed: Table
     width: int
     is_certain: bool = False
+    spare: int = 0
 
     @property
     def vocab_size(self) -> int:
@@ -84,6 +86,7 @@ OPPOSED = Case(
 )
 EXACT_CASES = (  # the smallest first: it is what a failure is told of
     Case("one draft of two tokens", _P2, _Q2, 1),
+    Case("one draft beside rows of three", _P2, _Q2, 1, spare=2),
     OPPOSED,
     Case("tokens of no probability on either side", _HOLES_P, _HOLES_Q, 2),
     Case("certain drafts", _P3, _only((1, 2, 0)), 2, is_certain=True),
@@ -154,14 +157,14 @@ def one_step(
     for place in range(case.width):
         law = Law(tables.proposed, states[-1][:, None])
         states.append(who.draw(law, at.seeds, at.choices, positions + np.uint32(place), noise, who.pick))
-    of = torch.stack(states, dim=1)
+    of = torch.nn.functional.pad(torch.stack(states, dim=1), (0, case.spare))
     drafts = of[:, 1:]
-    proposed = None if case.is_certain else Law(tables.proposed, of[:, : case.width])
+    proposed = None if case.is_certain else Law(tables.proposed, of[:, :-1])
     num = torch.full((len(last),), case.width)
     rows = Rows(at.seeds, at.choices, positions, drafts, num, Law(tables.target, of), proposed)
     kept, tokens = who.verify(rows, noise, who.pick)
     places = torch.arange(case.width + 1)
-    padded = torch.nn.functional.pad(drafts, (0, 1))
+    padded = torch.nn.functional.pad(drafts[:, : case.width], (0, 1))
     emitted = torch.where(places < kept[:, None], padded, torch.where(places == kept[:, None], tokens[:, None], -1))
     return kept, emitted
 
