@@ -2,7 +2,8 @@
 
 Owns the meaning of a spec: {"target": "adapters", "config": {fields of EngineConfig}, "seed": n, "setting":
 {"is_batch_invariant": bool, "preempts_at": [n, ...], "streams": "chance"}}, the model and the adapters that follow from it, and
-the judgement. The oracle computes with w + scale * b * a in float64 (Hu et al. 2021, section 4.1): no slot, no row, no batch.
+the judgement. Adapters are read from folders that `made_adapters.py` writes. The oracle computes with w + scale * b * a in
+float64 (Hu et al. 2021, section 4.1), of what was written: no file, no slot, no row, no batch.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from differential.compare import CachedOracle, Divergence, Emitted, against_oracle, bitwise, endings, tolerance_of, worst_shares
 from differential.faults import StepwiseMemory
+from differential.made_adapters import MadeAdapter, make_adapter, write_adapter
 from differential.preempting import PreemptingScheduler
 from differential.reference import reference_logits
 from differential.running import Recorder, gather
@@ -27,7 +31,7 @@ from engine_under_test.errors import BadInput
 from engine_under_test.execution.adapter_slots import AdapterLibrary
 from engine_under_test.execution.runner import Launch
 from engine_under_test.execution.transformer import TransformerRunner
-from engine_under_test.model.lora import MODULES, LoraWeights, random_lora
+from engine_under_test.model.lora import MODULES, LoraModule, LoraWeights, load_lora
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
 from engine_under_test.seams import Device
 from engine_under_test.types import Adapter, Output, Plan, Request, Reservation
@@ -39,7 +43,7 @@ TARGET = "adapters"
 VOCAB = 97
 _SHAPE = LlamaConfig(VOCAB, 48, 2, 4, 2, 16, 64, ties_head=False)
 _RANKS = (1, 2, 4, 3)
-_SCALES = (2.0, 0.5, 1.0)
+_ALPHAS = (6.0, 0.5, 5.0)  # none is a rank
 _MODULES: tuple[tuple[str, ...], ...] = (MODULES, ("q", "v"), ("k", "o", "down"), ("gate", "up"))
 
 
@@ -47,16 +51,34 @@ def model_of(seed: int) -> LlamaWeights:
     return tiny_random(_SHAPE, seed % 2**31)
 
 
-def weights_of_adapter(adapter: Adapter, seed: int) -> LoraWeights:
-    """What an adapter's name and version stand for in a world: ranks, scales and modules differ between them."""
+def adapter_of(adapter: Adapter, seed: int) -> MadeAdapter:
+    """What an adapter's name and version stand for in a world: ranks, scales, what they are divided by, and modules differ
+    between them."""
     number = sum(map(ord, adapter.name)) + 7 * adapter.version
-    return random_lora(
+    return make_adapter(
         _SHAPE,
         seed % 2**20 + 1000 * number,
         rank=_RANKS[number % len(_RANKS)],
-        scale=_SCALES[number % len(_SCALES)],
+        alpha=_ALPHAS[number % len(_ALPHAS)],
+        is_stabilised=number // 2 % 2 == 0,
         modules=_MODULES[number % len(_MODULES)],
     )
+
+
+def weights_of_adapter(adapter: Adapter, seed: int) -> LoraWeights:
+    """The same as the engine reads it from a folder."""
+    with TemporaryDirectory() as folder:
+        write_adapter(adapter_of(adapter, seed), Path(folder))
+        return load_lora(Path(folder), _SHAPE)
+
+
+def as_meant(made: MadeAdapter) -> LoraWeights:
+    """For the oracle: nothing of it was read from a file."""
+    layers = [
+        {name: LoraModule(torch.from_numpy(a), torch.from_numpy(b)) for name, (a, b) in modules.items()}
+        for modules in made.layers
+    ]
+    return LoraWeights(made.rank, made.scale, tuple(layers))
 
 
 def merged(weights: LlamaWeights, lora: LoraWeights) -> LlamaWeights:
@@ -188,7 +210,7 @@ class AdapterOracles:
 
     def of(self, adapter: Adapter | None) -> CachedOracle:
         if adapter not in self._known:
-            weights = self._weights if adapter is None else merged(self._weights, weights_of_adapter(adapter, self._seed))
+            weights = self._weights if adapter is None else merged(self._weights, as_meant(adapter_of(adapter, self._seed)))
             name = "the reference" if adapter is None else f"the model merged with {adapter.name} v{adapter.version}"
 
             def ask(tokens: tuple[int, ...], begin: int) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """Rows with a history for the sampler, asking for whatever changes logits in front of the temperature, and to be told.
 
 Owns which options are asked together, made for the places where they go wrong: bad words of which the output holds a part, the
-whole or one token less, and that begin in the prompt; penalties of tokens that are likely, repeated, of either sign; a single
-allowed token; biases that decide. Never a law or a verdict.
+whole or one token less, and that begin in the prompt; penalties of tokens that are likely, repeated, of either sign, in the
+output up to 300 times, or not in the last 300; a single allowed token; biases that decide; filters near an edge. Never a law
+or a verdict.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from differential.sampler_cases import KINDS, Batch, Case, as_bfloat16, draw_sampling
+from differential.sampler_cases import KINDS, Batch, Case, Row32, as_bfloat16, draw_sampling
 from engine_under_test.types import History, LogprobsMode, SamplingParams
 from models.law_of_adjustments import Floats, Processors
 
 VOCABULARIES = (50_257, 97, 4_097, 97, 32_000, 97)
 _MOST_ROWS = {97: 40}
 _ROWS = 6
+_LONG = 0.15  # of the rows have a long history
+_EDGES = 0.08  # of the rows tell what a filter has kept near one of its edges
 _COUNTS = (0, 1, 2, 5, 20, 10**9)
 
 
@@ -53,13 +56,18 @@ def _case(chance: random.Random, rng: np.random.Generator, vocab_size: int, is_b
     if is_bfloat16:
         logits = as_bfloat16(logits)
     likely = np.argsort(-logits, kind="stable")[:12].tolist()
-    history = _history(chance, likely, vocab_size)
+    is_long = chance.random() < _LONG
+    history = _long_history(chance, likely) if is_long else _history(chance, likely, vocab_size)
     sampling = draw_sampling(chance, logits)
     if sampling.temperature and chance.random() < 0.5:
         sampling = replace(sampling, temperature=chance.choice((0.5, 1.0, 2.0)))
     if chance.random() < 0.3:
         sampling = replace(sampling, stop_token_ids=(likely[0], likely[-1]), max_tokens=90, min_tokens=chance.choice((0, 90)))
-    if chance.random() < 0.9:
+    if chance.random() < _EDGES:
+        sampling = _at_an_edge(chance, sampling, logits)
+    elif is_long:
+        sampling = _penalising(chance, sampling)
+    elif chance.random() < 0.9:
         sampling = _asking(chance, sampling, history, likely, vocab_size)
     prompt_len = len(history.prompt)
     return Case(kind, logits, sampling, chance.choice((0, 0, 1, 7)), prompt_len + len(history.output), prompt_len, history)
@@ -73,6 +81,45 @@ def _history(chance: random.Random, likely: list[int], vocab_size: int) -> Histo
         return tuple(chance.choice(few) for _ in range(length))
 
     return History(text(chance.choice((1, 2, 5, 30))), text(chance.choice((0, 1, 2, 3, 8, 25))))
+
+
+def _long_history(chance: random.Random, likely: list[int]) -> History:
+    """Likely tokens that were said long ago and never since, and behind them one or two others, again and again."""
+    few = chance.choice((1, 1, 2))
+    begin = chance.choice((0, 1, 3))
+    again = likely[begin : begin + few]
+    old = [token for token in likely if token not in again]
+    length = chance.choice((20, 40, 40, 150, 300))
+    return History(
+        (likely[-1],), (*chance.sample(old, chance.choice((1, 4, 9))), *(chance.choice(again) for _ in range(length)))
+    )
+
+
+def _penalising(chance: random.Random, sampling: SamplingParams) -> SamplingParams:
+    """One penalty, small enough that it matters how often a token came."""
+    told = replace(sampling, logprobs=5, logprobs_mode=LogprobsMode.PROCESSED)
+    if chance.random() < 0.5:
+        return replace(told, frequency_penalty=chance.choice((0.02, 0.05, 0.1, 0.4, -0.1)))
+    return replace(told, repetition_penalty=chance.choice((1.1, 1.5, 3.0, 0.5)))
+
+
+def _at_an_edge(chance: random.Random, sampling: SamplingParams, logits: Row32) -> SamplingParams:
+    """One filter, close to one that lets more or less through: what is told adds up over all that is kept."""
+    temperature = chance.choice((0.5, 1.0, 2.0))
+    falling = np.sort(logits[logits > -np.inf])[::-1][:100].astype(np.float64)
+    with np.errstate(over="ignore"):
+        shares = np.exp((falling - falling[0]) / temperature)
+    share = float(chance.choice(shares.tolist()))
+    told = replace(
+        sampling, temperature=temperature, top_p=1.0, top_k=0, min_p=0.0, logprobs=5, logprobs_mode=LogprobsMode.PROCESSED
+    )
+    match chance.choice(("top-p", "top-p", "top-k", "min-p")):
+        case "top-p":
+            return replace(told, top_p=chance.choice((0.98, 0.985, 0.99, 0.995, 0.999, 0.9999)))
+        case "top-k":
+            return replace(told, top_k=chance.choice((1, 2, 3, 39, len(logits) - 1)))
+        case _:
+            return replace(told, min_p=min(1.0, max(1e-9, share * chance.choice((0.99999, 1.00001)))))
 
 
 def _asking(

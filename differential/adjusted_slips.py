@@ -5,6 +5,7 @@ Owns the list of such slips, as `sampler_slips` does for the steps behind. Never
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,8 @@ from engine_under_test.types import Logprobs, LogprobsMode, SamplingParams
 from models.law_of_adjustments import ORDER, Floats, Steps, adjusted, first, logprobs, steps_of
 from models.law_of_filters import Kept, UniformsAt, drawn, kept, masked, told_of
 
+_CAP, _WINDOW = 16, 128  # a count or a memory that ends there
+_NEAR, _OFF = 0.97, 1e-4  # from where on a share is near 1; by which share of itself a filter is off
 _COLD = 1e-3  # up to which a temperature makes infinities of logits
 _BIAS_LAST = (*(name for name in ORDER if name != "bias"), "bias")
 
@@ -56,10 +59,14 @@ def _steps(steps: Steps, sampling: SamplingParams) -> Iterator[tuple[str, Steps]
         yield "repetition of the output alone", replace(steps, seen=output)
         yield "repetition of the prompt alone", replace(steps, seen=prompt)
         yield "repetition divides whatever the sign", replace(steps, divides=True)
+        if set(prompt + output[-_WINDOW:]) != set(whole):
+            yield f"repetition forgets after {_WINDOW} tokens", replace(steps, seen=prompt + output[-_WINDOW:])
     if steps.frequency:
         yield "frequency left out", replace(steps, frequency=0.0)
         yield "frequency counts once", replace(steps, counted=tuple(set(output)))
         yield "frequency counts the prompt", replace(steps, counted=whole)
+        if len(capped := _at_most(output, _CAP)) < len(output):
+            yield f"frequency counts at most {_CAP} times", replace(steps, counted=capped)
     if steps.presence:
         yield "presence left out", replace(steps, presence=0.0)
         yield "presence in the prompt", replace(steps, present=whole)
@@ -69,6 +76,12 @@ def _steps(steps: Steps, sampling: SamplingParams) -> Iterator[tuple[str, Steps]
     if sampling.temperature not in (0.0, 1.0) and (steps.frequency or steps.presence):
         by = sampling.temperature
         yield "penalties behind the temperature", replace(steps, frequency=steps.frequency * by, presence=steps.presence * by)
+
+
+def _at_most(output: Sequence[int], most: int) -> tuple[int, ...]:
+    """Each token of the output, no more often than so many times."""
+    counts = Counter(output)
+    return tuple(token for token, count in counts.items() for _ in range(min(count, most)))
 
 
 # What is told
@@ -85,6 +98,25 @@ def told_values(case: Case, left: Floats, row: Kept) -> Floats | None:
     if case.sampling.logprobs_mode is LogprobsMode.RAW:
         return case.logits.astype(np.float64)
     return told_of(left, row)
+
+
+def _near(sampling: SamplingParams) -> Iterator[tuple[str, SamplingParams]]:
+    """Filters a little off."""
+    if _NEAR <= sampling.top_p < 1:
+        yield "top-p near 1 left out", replace(sampling, top_p=1.0)
+    if sampling.top_k:
+        yield "top-k off by one", replace(sampling, top_k=sampling.top_k + 1)
+    if 0 < sampling.min_p < 1:
+        yield "min-p a little off", replace(sampling, min_p=min(1.0, sampling.min_p * (1 + _OFF)))
+        yield "min-p a little off", replace(sampling, min_p=sampling.min_p * (1 - _OFF))
+
+
+def told_others(left: Floats, sampling: SamplingParams) -> Floats:
+    """What would be told of with other filters, rounding apart."""
+    row = kept(left, sampling)
+    values = np.full(len(left), -np.inf)
+    values[row.tokens] = row.values
+    return values
 
 
 def telling_slips(case: Case, left: Floats, row: Kept, token: int) -> Iterator[tuple[str, Logprobs]]:
@@ -105,6 +137,8 @@ def telling_slips(case: Case, left: Floats, row: Kept, token: int) -> Iterator[t
         if row.temperature:
             yield "processed ones in front of the filters", telling(warm, token, count)
             yield "processed ones without the temperature", telling(np.where(values > -np.inf, left, -np.inf), token, count)
+        for name, other in _near(sampling):
+            yield name, telling(told_others(left, other), token, count)
     told = telling(values, token, count)
     if count:
         yield "the token left out", Logprobs(told.tokens[1:], told.values[1:])

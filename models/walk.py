@@ -236,8 +236,9 @@ class _Walk:
             gone = listed.pop(rng.randrange(len(listed)))
             yield Op(OpKind.UNLOAD_ADAPTER, request_id=gone.name, k=gone.version)
         elif chance < 0.3:
-            kind = rng.choice((OpKind.LOAD_ADAPTER, OpKind.UNLOAD_ADAPTER))
-            yield Op(kind, request_id=rng.choice(list(self.versions)), k=0)
+            name, kind = rng.choice(list(self.versions)), rng.choice((OpKind.LOAD_ADAPTER, OpKind.UNLOAD_ADAPTER))
+            is_newest = kind is OpKind.LOAD_ADAPTER and rng.random() < 0.5  # it is no new one, loaded or not
+            yield Op(kind, request_id=name, k=self.versions[name] if is_newest else 0)
         else:
             name = rng.choice(_ADAPTER_NAMES)
             version = self.versions[name] = self.versions.get(name, 0) + 1

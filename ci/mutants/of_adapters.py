@@ -151,4 +151,23 @@ MUTANTS: tuple[Mutant, ...] = (
         "In the batch-invariant mode the rows beside one with an adapter get it too.",
         _MODELS,
     ),
+    Mutant(
+        "version-comes-back",
+        *_REUSE,
+        _BOOK,
+        "        if latest is not None and version <= latest:\n",
+        "        if latest is not None and version < latest:\n",
+        "A version that was there before may be loaded again, with other weights.",
+        _WALKS,
+    ),
+    Mutant(
+        "stabilised-rank-taken-plainly",
+        "ours",
+        "",
+        "engine_under_test/model/lora.py",
+        "float(alpha) / (math.sqrt(rank) if is_stabilised else rank)",
+        "float(alpha) / rank",
+        "The scale of an adapter that was trained with alpha / sqrt(r) is taken as alpha / r.",
+        _MODELS,
+    ),
 )
