@@ -235,6 +235,7 @@ class _Walk:
         if chance < 0.2 and len(listed) > 1:
             gone = listed.pop(rng.randrange(len(listed)))
             yield Op(OpKind.UNLOAD_ADAPTER, request_id=gone.name, k=gone.version)
+            yield Op(OpKind.LOAD_ADAPTER, request_id=gone.name, k=gone.version)  # never the same again, be it unloaded
         elif chance < 0.3:
             name, kind = rng.choice(list(self.versions)), rng.choice((OpKind.LOAD_ADAPTER, OpKind.UNLOAD_ADAPTER))
             is_newest = kind is OpKind.LOAD_ADAPTER and rng.random() < 0.5  # it is no new one, loaded or not
