@@ -58,7 +58,7 @@ class Way:
 
 WAYS = (
     Way("drafts of another law", "drawing"),
-    Way("a draft model, overlapped", "draft model", {"max_plans_in_flight": 2}, floors={"tokens in flight": 3}),
+    Way("a draft model, overlapped", "draft model", {"max_plans_in_flight": 2}, floors={"tokens in flight": 1}),
     Way(
         "a draft model without grammars, chunked, preempted",
         "draft model without grammars",

@@ -37,8 +37,8 @@ class EngineConfig:
     ``max_plans_in_flight`` is 1 + the depth of overlap (1, 2 or 3).
     ``logits_processors``: names that requests may use, of processors that were handed to the runner.
     ``max_active_adapters``: slots for adapters on the device. ``adapters``: those that are loaded at the beginning. One who
-    waits because no slot is free is overtaken ``max_adapter_overtakes`` times at most, 0 being never; by priority it is
-    ``max_overtakes`` times, as everybody.
+    waits because no slot is free is overtaken ``max_adapter_overtakes`` times at most, 0 being never; by priority no
+    more than ``max_overtakes`` times either.
     ``prefix_cache``, ``batching``, ``chunking``: switch one off to fall back to the plain path; outputs do not change.
     """
 

@@ -284,7 +284,9 @@ def lacks_slot(seq: Sequence, room: Room) -> bool:
 def may_be_passed(seq: Sequence, admitted: Items[Sequence], config: EngineConfig) -> bool:
     """Whether one who lacks a slot may be overtaken once more, those of this very plan counted: a hot adapter does not starve a
     cold one, since behind the last overtake nobody enters before it (SC-8)."""
-    most = config.max_adapter_overtakes if config.order is Order.FIRST_COME else config.max_overtakes
+    most = config.max_adapter_overtakes
+    if config.order is not Order.FIRST_COME:
+        most = min(most, config.max_overtakes)
     return not seq.is_aged and seq.overtaken + sum(each.ordinal > seq.ordinal for each in admitted) < most
 
 
