@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -205,6 +206,6 @@ def test_buckets_of_batch_size_learn_apart() -> None:
      {"first_chance": 1.0}, {"memory": 0.5}, {"margin": 1.0}, {"first_costs": (0.0, 0.0, 0.0)}],
     ids=str,
 )  # fmt: skip
-def test_a_configuration_that_makes_no_sense_is_refused_in_one_sentence(wrong: dict[str, object]) -> None:
+def test_a_configuration_that_makes_no_sense_is_refused_in_one_sentence(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"a controller's .* found .*; correct the configuration"):
-        replace(ControllerConfig(), **wrong)  # type: ignore[arg-type] # wrong on purpose
+        replace(ControllerConfig(), **wrong)

@@ -177,11 +177,11 @@ def _rank_and_scale(settings: Mapping[str, Any], folder: Path) -> tuple[int, flo
     rank, alpha, is_stabilised = settings.get("r"), settings.get("lora_alpha"), settings.get("use_rslora", False)
     if type(rank) is not int or rank < 1:
         raise BadInput(f"r of an adapter must be an integer of at least 1, found {rank!r} in {folder}; save it again")
-    if type(alpha) not in (int, float) or not math.isfinite(alpha):  # type: ignore[arg-type]  # the type was just tested
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha):
         raise BadInput(f"lora_alpha of an adapter must be a finite number, found {alpha!r} in {folder}; save it again")
     if type(is_stabilised) is not bool:
         raise BadInput(f"use_rslora must be true or false, found {is_stabilised!r} in {folder}; save it again")
-    return rank, float(alpha) / (math.sqrt(rank) if is_stabilised else rank)  # type: ignore[arg-type]  # likewise
+    return rank, float(alpha) / (math.sqrt(rank) if is_stabilised else rank)
 
 
 def _tensors(file: Path) -> dict[str, torch.Tensor]:
