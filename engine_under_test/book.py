@@ -1,6 +1,7 @@
 """Owns the live requests: which choices exist, who waits, who runs, in the declared order. Never decides who moves.
 
-It is also the scheduler's view: read-only through `scheduling.scheduler.View`, changed by `engine.py` alone.
+It is also the scheduler's view: read-only through `scheduling.scheduler.View`, changed by `engine.py` alone and, for
+it, by `results.py` and `ends.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The only place that changes state: applies the scheduler's decisions, runs the transaction, pairs results with plans.
+"""The only place from which state changes: applies the scheduler's decisions, runs the transaction, pairs results with plans.
 
     step  =  poll; reserve (victims preempted, plan, blocks); launch; when full or idle: land the oldest result
 
-Everything undetermined is handed in. The windows for an observer are `snapshot`, `counters` and the observer itself.
+What a landed result does stands in `results.py`, who ends or is sent back in `ends.py`: both act for the engine alone, which
+says when. Everything undetermined is handed in. The windows for an observer are `snapshot`, `counters` and the observer itself.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from engine_under_test.applied import Applied, apply_drafts, tell_of_prompts
-from engine_under_test.book import Book, LiveRequest
+from engine_under_test.book import Book
 from engine_under_test.clock import SystemClock
 from engine_under_test.config import EngineConfig
 from engine_under_test.drafting import Drafting
+from engine_under_test.ends import Ends
 from engine_under_test.errors import ConfigError, OutOfBlocks, ProtocolError, RunnerError
 from engine_under_test.events import Counters
 from engine_under_test.execution.runner import Runner
@@ -22,6 +23,7 @@ from engine_under_test.flights import Flights, InFlight
 from engine_under_test.journal import Journal
 from engine_under_test.kv.prefix_index import blake2b_16
 from engine_under_test.kv.transaction import KvTransaction
+from engine_under_test.results import Results
 from engine_under_test.scheduling.admission import refusal_at_the_door
 from engine_under_test.scheduling.scheduler import Scheduler
 from engine_under_test.seams import BlockGate, Clock, Grammars, Hasher, Observer
@@ -30,7 +32,6 @@ from engine_under_test.types import (
     Adapter,
     Admission,
     FinishReason,
-    Logprobs,
     Output,
     PlannedStep,
     RefusalReason,
@@ -94,6 +95,8 @@ class Engine:
             self._book.max_drafts = drafting.max_drafts
         self._in_flight = Flights()
         self._remote = None if remote is None else remote(self._kv, self._book)
+        self._ends = Ends(self._book, self._kv, self._journal, self._clock, self._remote, drafting)
+        self._results = Results(self._book, self._kv, self._journal, self._ends, self._remote, drafting)
         self._reserved: InFlight | None = None
         self._next_ordinal = 1
         self._last = NOTHING  # the last snapshot
@@ -121,7 +124,7 @@ class Engine:
         live = self._book.live.get(request_id)
         if live is None:
             return False
-        self._end_request(live, FinishReason.ABORT)
+        self._ends.end_request(live, FinishReason.ABORT)
         return True
 
     def stop_choice(self, request_id: str, choice: int, incarnation: int | None = None) -> bool:
@@ -135,7 +138,7 @@ class Engine:
         if seq is None or choice not in live.open_choices or len(seq.tokens) == seq.prompt_len:
             return False
         self._journal.cut_short(seq.row_id, len(seq.tokens) - seq.prompt_len, FinishReason.STOP, "")
-        self._close(live, seq, FinishReason.STOP)
+        self._ends.close(live, seq, FinishReason.STOP)
         return True
 
     def load_adapter(self, adapter: Adapter) -> None:
@@ -199,7 +202,7 @@ class Engine:
         if self._book.adapters.has_pins:
             self._book.adapters.settle(self._kv.unsettled, None if self._reserved is None else self._reserved.plan_id)
         if self._book.deadlines and self._reserved is None:
-            self._expire()
+            self._ends.expire()
 
     def reserve(self) -> PlannedStep | None:
         """Decides the next step and takes what it needs; None if nothing may run now."""
@@ -212,7 +215,7 @@ class Engine:
         scheduler, by_row = self._scheduler, book.by_row
         while True:
             if victims := scheduler.choose_victims(book):
-                preempted += [self._preempt(seq) for seq in victims]
+                preempted += [self._ends.preempt(seq) for seq in victims]
             book.may_admit = not preempted
             if self._drafting is not None:
                 self._drafting.ask(book, self._grammars)
@@ -229,7 +232,7 @@ class Engine:
                 reservation = self._kv.reserve(plan, [seq.table for seq in seqs])
             except OutOfBlocks as refused:
                 self._journal.blocks_refused(plan.plan_id, str(refused))
-                self._try_half(seqs, is_second_try, str(refused))
+                self._ends.try_half(seqs, is_second_try, str(refused))
                 continue
             if any(seq.adapter is not None for seq in seqs):
                 running = {seq.adapter for seq in book.running if seq.adapter is not None}
@@ -280,7 +283,7 @@ class Engine:
         if step.reservation.adapter_slots:
             self._book.adapters.rolled_back(step.plan.plan_id)
         self._journal.counters.rolled_back += 1
-        self._withdraw(flight)
+        self._ends.withdraw(flight)
 
     def commit(self, result: StepResult) -> None:
         """Applies a result, or drops it whole if its plan is not in flight, or keeps it until its turn has come.
@@ -294,7 +297,7 @@ class Engine:
             self._book.oldest_in_flight = self._in_flight.oldest_id
             if due[0].is_second_try:
                 self._book.only = None
-            self._confirm(*due)
+            self._results.apply(*due)
 
     def abandon(self, plan_id: int, reason: str, to_blame: Collection[int] = ()) -> bool:
         """The plan and every later one are lost; its rows are tried once more by half. False if it is not in flight.
@@ -310,13 +313,13 @@ class Engine:
         self._book.adapters.abandoned([flight.step.reservation for flight in lost])
         for flight in lost:
             self._journal.counters.abandoned += 1
-            self._withdraw(flight)
+            self._ends.withdraw(flight)
         culprit = lost[-1]
         seqs = culprit.current()
         if to_blame:
             blamed = {culprit.step.plan.row_id(row) for row in to_blame}
             seqs = [seq for seq in seqs if seq.row_id in blamed]
-        self._try_half(seqs, culprit.is_second_try or bool(to_blame), reason)
+        self._ends.try_half(seqs, culprit.is_second_try or bool(to_blame), reason)
         return True
 
     def reset_cache(self) -> None:
@@ -341,12 +344,7 @@ class Engine:
             self._remote.restart()
             book.num_loading = 0
         for seq in list(book.running):
-            self._forget_drafts(seq)
-            book.leave(seq)
-            seq.begin_again()
-            book.wait(seq)
-
-    # ---- results --------------------------------------------------------------------------------------------------------
+            self._ends.begin_again(seq)
 
     def _land_oldest(self) -> None:
         flight = self._in_flight.oldest
@@ -357,161 +355,6 @@ class Engine:
             self.commit(result)
         except (RunnerError, ProtocolError) as error:
             self.abandon(flight.plan_id, str(error), error.rows if isinstance(error, RunnerError) else ())
-
-    def _confirm(self, flight: InFlight, result: StepResult) -> None:
-        """The result of the oldest plan: first what it wrote is confirmed, then its tokens are applied row by row."""
-        plan = flight.step.plan
-        verified: dict[int, Applied] = {}
-        if plan.num_drafts:
-            ends, verified = apply_drafts(flight, result)
-            self._kv.commit(plan.plan_id, ends)
-        else:
-            self._kv.commit(plan.plan_id)
-        if self._remote is not None:
-            self._remote.store_published()
-        self._journal.counters.committed += 1
-        parents = []
-        if result.prompt_logprobs:
-            tell_of_prompts(flight, result)
-        told = result.logprobs or ((),) * len(flight.seqs)
-        for row, (seq, epoch, count, tokens, logprobs) in enumerate(
-            zip(flight.seqs, plan.epochs, plan.num_tokens, result.tokens, told, strict=True)
-        ):
-            if seq.epoch != epoch:
-                self._journal.row_dropped(seq, epoch, plan.plan_id)
-                continue
-            seq.rows = seq.rows[1:]
-            if row in verified:
-                self._emit_verified(seq, verified[row], tokens, plan.num_drafts[row], logprobs, plan.plan_id)
-                continue
-            seq.committed_len += count
-            if tokens:
-                self._emit(seq, tokens, plan.plan_id, logprobs)
-            elif seq.pending_forks and not seq.rows and seq.committed_len == seq.prompt_len - 1:
-                parents.append(seq)
-        for seq in parents:
-            self._fork(seq)
-        if self._drafting is not None:
-            self._drafting.plan_landed(plan, result.tokens)
-
-    def _emit(self, seq: Sequence, tokens: tuple[int, ...], plan_id: int, logprobs: tuple[Logprobs, ...]) -> None:
-        """Applies sampled tokens up to the end of the choice; what lies behind it is dropped."""
-        kept, reason = seq.append(tokens)
-        self._tell(seq, kept, reason, plan_id, logprobs)
-        if reason is None and self._drafting is not None:
-            self._drafting.landed(seq, 0, 0)
-
-    def _emit_verified(
-        self,
-        seq: Sequence,
-        applied: Applied,
-        tokens: tuple[int, ...],
-        num_drafts: int,
-        logprobs: tuple[Logprobs, ...],
-        plan_id: int,
-    ) -> None:
-        """The same for tokens that were applied before what they stand on was confirmed."""
-        kept, reason, end = applied
-        seq.committed_len = end
-        self._tell(seq, kept, reason, plan_id, logprobs)
-        if reason is None and self._drafting is not None:
-            self._drafting.landed(seq, num_drafts, len(tokens) - 1)
-
-    def _tell(
-        self, seq: Sequence, kept: tuple[int, ...], reason: FinishReason | None, plan_id: int, logprobs: tuple[Logprobs, ...]
-    ) -> None:
-        index = len(seq.tokens) - seq.prompt_len - len(kept)
-        self._journal.emitted(seq, index, kept, reason, plan_id, logprobs[: len(kept)])
-        if reason is not None:
-            self._close(self._book.live[seq.request.request_id], seq, reason)
-
-    def _fork(self, parent: Sequence) -> None:
-        """Splits a choice whose prompt, but for its last token, is committed: the others share its blocks."""
-        live = self._book.live[parent.request.request_id]
-        for choice in range(1, parent.pending_forks + 1):
-            child = Sequence(parent.request, choice, parent.incarnation, parent.ordinal, parent.namespace)
-            child.is_aged = parent.is_aged
-            child.committed_len = parent.committed_len
-            child.last_plan = parent.last_plan
-            self._kv.fork(parent.table, child.table)
-            self._book.enter(live, child)
-            self._book.run(child)
-            self._journal.forked(child)
-        parent.pending_forks = 0
-
-    # ---- ends, preemption, failure --------------------------------------------------------------------------------------
-
-    def _close(self, live: LiveRequest, seq: Sequence, reason: FinishReason) -> None:
-        """Takes an existing choice out of everything. Its last output has been written by the caller."""
-        self._journal.finished(seq.row_id, reason)
-        if self._remote is not None:
-            self._remote.leave(seq)
-            self._book.num_loading = self._remote.num_loading
-        self._forget_drafts(seq)
-        self._kv.release(seq.table, seq.row_id)
-        self._book.leave(seq)
-        seq.end()
-        self._book.close_choice(live, seq.choice)
-
-    def _end_request(self, live: LiveRequest, reason: FinishReason, message: str = "") -> None:
-        """Ends every choice that has not ended, those included that were never forked."""
-        for choice in sorted(live.open_choices):
-            seq = live.choices.get(choice)
-            row = RowId(live.request.request_id, choice, live.incarnation, 0) if seq is None else seq.row_id
-            num_emitted = 0 if seq is None else len(seq.tokens) - seq.prompt_len
-            self._journal.cut_short(row, num_emitted, reason, message)
-            if seq is not None:
-                self._close(live, seq, reason)
-            else:
-                self._journal.finished(row, reason)
-                self._book.close_choice(live, choice)
-
-    def _expire(self) -> None:
-        deadlines = self._book.deadlines
-        while deadlines:
-            live = deadlines[0]
-            deadline_s = live.request.deadline_s
-            if deadline_s is None or deadline_s > self._clock.now():
-                return
-            self._end_request(live, FinishReason.DEADLINE)
-
-    def _preempt(self, seq: Sequence) -> RowId:
-        """A transaction of its own: the victim's blocks go, behind its plans in flight, and it waits to begin again."""
-        row = seq.row_id
-        self._journal.preempted(row)
-        self._forget_drafts(seq)
-        self._kv.release(seq.table, row)
-        self._book.leave(seq)
-        seq.begin_again()
-        self._book.wait(seq)
-        return row
-
-    def _forget_drafts(self, seq: Sequence) -> None:
-        if self._drafting is not None:
-            self._drafting.forget(seq, seq.row_id)
-
-    def _try_half(self, seqs: list[Sequence], was_second_try: bool, reason: str) -> None:
-        """After a failed step: the first half of its rows is tried once more; the rows of a second try end."""
-        book = self._book
-        book.only = None
-        if not was_second_try:
-            book.only = frozenset(seqs[: -(-len(seqs) // 2)]) or None
-            return
-        for request_id in dict.fromkeys(seq.request.request_id for seq in seqs):
-            live = book.live.get(request_id)
-            if live is not None:
-                self._end_request(live, FinishReason.ERROR, reason)
-
-    def _withdraw(self, flight: InFlight) -> None:
-        """A step that was rolled back or abandoned has no rows any more; whom it admitted waits again."""
-        for seq in flight.current():
-            seq.rows = seq.rows[:-1]
-        for seq in flight.admitted:
-            if seq.status is Status.RUNNING and not seq.table.blocks:
-                self._book.leave(seq)
-                seq.status = Status.WAITING
-                seq.committed_len = 0
-                self._book.wait(seq)
 
     def _require_no_reservation(self) -> None:
         if self._reserved is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ci.mutants.mutant import Mutant
 
-_ENGINE = "engine_under_test/engine.py"
+_ENDS = "engine_under_test/ends.py"
+_RESULTS = "engine_under_test/results.py"
 _APPLIED = "engine_under_test/applied.py"
 _SEQUENCE = "engine_under_test/sequence.py"
 _TRANSACTION = "engine_under_test/kv/transaction.py"
@@ -17,7 +18,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "drafts-counted-as-committed",
         "lmd-kvlen-double-count",
         "https://github.com/InternLM/lmdeploy/pull/4685",
-        _ENGINE,
+        _RESULTS,
         "        seq.committed_len = end\n",
         "        seq.committed_len = end + num_drafts + 1 - len(tokens)\n",
         "The committed length of a row grows by all of its drafts, those that fell among them.",
@@ -102,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "drafts-of-a-preempted-row-kept",
         "lmd-evict-invalid-drafts",
         "https://github.com/InternLM/lmdeploy/pull/4564",
-        _ENGINE,
+        _ENDS,
         "        self._forget_drafts(seq)\n        self._kv.release(seq.table, row)\n",
         "        self._kv.release(seq.table, row)\n",
         "The proposer is not told that a choice was preempted: it keeps what it has of it, drafts and all.",
@@ -122,7 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "drafts-left-when-their-row-lands",
         "sgl-eagle-draft-kv-on-hit",
         "https://github.com/sgl-project/sglang/pull/19897",
-        _ENGINE,
+        _RESULTS,
         "            self._drafting.landed(seq, num_drafts, len(tokens) - 1)\n",
         "            self._drafting.landed(seq, num_drafts, len(tokens) - 1) if len(tokens) > num_drafts else None\n",
         "Only when all drafts stand is the proposer told: what it computed of those that fell stays.",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ci.mutants.mutant import Mutant
 
 _SEQUENCE = "engine_under_test/sequence.py"
-_ENGINE = "engine_under_test/engine.py"
+_ENDS = "engine_under_test/ends.py"
+_RESULTS = "engine_under_test/results.py"
 _FLIGHTS = "engine_under_test/flights.py"
 _JOURNAL = "engine_under_test/journal.py"
 
@@ -41,7 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "unforked-choices-leak",
         "vllm-parent-req-leak",
         "https://github.com/vllm-project/vllm/pull/51629",
-        _ENGINE,
+        _ENDS,
         "            self._journal.cut_short(row, num_emitted, reason, message)\n",
         "            if seq is not None:\n                self._journal.cut_short(row, num_emitted, reason, message)\n",
         "An abort tells nobody of the choices that were never forked.",
@@ -50,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "deadline-of-first-only",
         "ours",
         "",
-        _ENGINE,
+        _ENDS,
         "            if deadline_s is None or deadline_s > self._clock.now():",
         "            if deadline_s is None or deadline_s + 5.0 > self._clock.now():",
         "Deadlines are noticed late.",
@@ -59,7 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "progress-at-last-chunk-only",
         "lll-chunk-progress-not-published",
         "https://github.com/ModelTC/lightllm/pull/741",
-        _ENGINE,
+        _RESULTS,
         "            seq.committed_len += count\n            if tokens:",
         "            seq.committed_len += count if tokens or seq.pending_forks else 0\n            if tokens:",
         "The computed length is updated only when the prompt is complete.",
@@ -77,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "withdrawn-not-queued",
         "tgi-drop-popped-entry",
         "https://github.com/huggingface/text-generation-inference/pull/2498",
-        _ENGINE,
+        _ENDS,
         "                seq.status = Status.WAITING\n                seq.committed_len = 0\n                self._book.wait(seq)",
         "                seq.status = Status.WAITING\n                seq.committed_len = 0",
         "A request whose first step was undone is lost from the queue.",
@@ -95,7 +96,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "abort-misses-the-queue",
         "minisgl-abort-finish-double-free",
         "https://github.com/sgl-project/mini-sglang/pull/111",
-        _ENGINE,
+        _ENDS,
         "        self._kv.release(seq.table, seq.row_id)\n        self._book.leave(seq)\n        seq.end()",
         "        self._kv.release(seq.table, seq.row_id)\n        if seq.status is Status.RUNNING or seq.epoch == 0:\n            self._book.leave(seq)\n        seq.end()",
         "An abort of a request that waits after a preemption leaves it in the queue.",
@@ -104,7 +105,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "paused-row-gets-its-token",
         "trt-pause-before-update",
         "https://github.com/NVIDIA/TensorRT-LLM/pull/10943",
-        _ENGINE,
+        _RESULTS,
         "                self._journal.row_dropped(seq, epoch, plan.plan_id)\n",
         "                if tokens and seq.status is Status.WAITING:\n                    seq.tokens.append(tokens[0])\n                self._journal.row_dropped(seq, epoch, plan.plan_id)\n",
         "The token in flight of a request that was just preempted is applied to it.",

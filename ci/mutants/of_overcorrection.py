@@ -8,6 +8,8 @@ from __future__ import annotations
 from ci.mutants.mutant import Mutant
 
 _ENGINE = "engine_under_test/engine.py"
+_ENDS = "engine_under_test/ends.py"
+_RESULTS = "engine_under_test/results.py"
 _BOOK = "engine_under_test/book.py"
 _TRANSACTION = "engine_under_test/kv/transaction.py"
 _SCHEDULER = "engine_under_test/scheduling/scheduler.py"
@@ -76,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "second-try-without-end",
         "ours",
         "",
-        _ENGINE,
+        _ENDS,
         "        if not was_second_try:\n",
         "        if True:\n",
         "A step that fails is tried again for as long as it fails: nobody is ever told.",
@@ -86,9 +88,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "fork-waits-for-an-idle-engine",
         "hf-cb-fork-atomic",
         "https://github.com/huggingface/transformers/pull/46117",
-        _ENGINE,
+        _RESULTS,
         "            elif seq.pending_forks and not seq.rows and seq",
-        "            elif seq.pending_forks and not self._in_flight and seq",
+        "            elif seq.pending_forks and self._book.oldest_in_flight is None and seq",
         "A fork waits for every plan in flight, not for its parent's; when it is asked for once and some are, it never comes.",
         over_corrects="fork-without-count",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ci.mutants.mutant import Mutant
 
 _ENGINE = "engine_under_test/engine.py"
+_ENDS = "engine_under_test/ends.py"
 _SEQUENCE = "engine_under_test/sequence.py"
 _TRANSACTION = "engine_under_test/kv/transaction.py"
 _FINGERPRINT = "engine_under_test/execution/fingerprint.py"
@@ -60,7 +61,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "failed-step-not-tried-again",
         "ours",
         "",
-        _ENGINE,
+        _ENDS,
         "        if not was_second_try:\n",
         "        if False:\n",
         "Every row of a step that failed ends, though half of them would have fitted.",
@@ -80,7 +81,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "second-try-as-large-as-the-first",
         "ours",
         "",
-        _ENGINE,
+        _ENDS,
         "            book.only = frozenset(seqs[: -(-len(seqs) // 2)]) or None\n",
         "            book.only = frozenset(seqs) or None\n",
         "A step for which there was no memory is tried again as it was.",

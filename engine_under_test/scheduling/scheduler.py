@@ -1,6 +1,6 @@
 """Chooses victims and writes the next plan: two pure functions of a live, read-only view.
 
-They change nothing and may be asked again. State changes only in `engine.py`, which applies what is decided here.
+They change nothing and may be asked again. State changes only from `engine.py`, which applies what is decided here.
 """
 
 from __future__ import annotations
