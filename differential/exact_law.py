@@ -36,6 +36,7 @@ _CONTEXTS = (64, 512)  # rows in which thresholds of a variable are looked for; 
 _STEPS = 64  # places at which each looks
 _BISECTIONS = 50
 _SAME = 1e-12  # thresholds nearer than this are one
+_MOST_APART = 4096
 _EDGE = 1e-6  # how near to the corners, of a box's widths
 
 
@@ -65,24 +66,48 @@ class Variables:
         rows = seeds.astype(np.int64)
         if len(rows) and rows.max() >= len(self.values):
             raise ForeignNoise(f"noise of seed {rows.max()} was asked for, which is no row's")
-        places = choices.astype(np.uint64) << np.uint64(32) | positions
-        is_one = len(places) > 0 and bool((places == places[0]).all())  # often; then nothing need be sorted
-        for place in (places[:1] if is_one else np.unique(places)).tolist():
-            here = np.flatnonzero(places == place)
-            for lane in range(num_lanes):
-                found[here, lane] = self._column((place >> 32, place & 0xFFFFFFFF, purpose, lane), rows[here])
+        places, of = _numbered(choices.astype(np.uint64) << np.uint64(32) | positions)
+        for lane in range(num_lanes):
+            numbers = [self._number((place >> 32, place & 0xFFFFFFFF, purpose, lane)) for place in places.tolist()]
+            columns = np.array(numbers, np.int64)
+            found[:, lane] = self._values(columns if of is None else columns[of], rows)
         return found
 
     def uniform_at(self, seed: int, choice: int, position: int, purpose: int, lanes: npt.NDArray[np.int64]) -> Floats:
         """See `seams.Noise`."""
-        return np.array([self._column((choice, position, purpose, int(lane)), np.array([seed]))[0] for lane in lanes])
+        columns = [self._number((choice, position, purpose, int(lane))) for lane in lanes]
+        return self._values(np.array(columns, np.int64), np.full(len(columns), seed))
 
-    def _column(self, address: Address, rows: npt.NDArray[np.int64]) -> Floats:
-        place = self.addresses.setdefault(address, len(self.addresses))
-        if place >= self.values.shape[1]:
-            return np.full(len(rows), self.fresh)
-        column: Floats = self.values[rows, place]
-        return column
+    def _number(self, address: Address) -> int:
+        return self.addresses.setdefault(address, len(self.addresses))
+
+    def _values(self, columns: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> Floats:
+        """The number in each of some rows, in a column of its own or, if there is only one, in that."""
+        known = self.values.shape[1]
+        if not len(columns) or columns.max() < known:
+            found: Floats = self.values[rows, columns]
+            return found
+        found = np.full(len(rows), self.fresh)
+        is_known = np.broadcast_to(columns < known, rows.shape)
+        found[is_known] = self.values[rows[is_known], np.broadcast_to(columns, rows.shape)[is_known]]
+        return found
+
+
+def _numbered(places: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64] | None]:
+    """Distinct places in rising order, and which of them each is; None if there is only one (or none), which is often so."""
+    if not len(places):
+        return places, None
+    low, high = places.min(), places.max()
+    if low == high:
+        return places[:1], None
+    if high - low >= _MOST_APART:
+        distinct, of = np.unique(places, return_inverse=True)
+        return distinct, of.reshape(-1)
+    offsets = (places - low).astype(np.int64)  # few: counted, not sorted
+    present = np.flatnonzero(np.bincount(offsets))
+    number = np.zeros(int(high - low) + 1, np.int64)
+    number[present] = np.arange(len(present))
+    return present.astype(np.uint64) + low, number[offsets]
 
 
 @dataclass(slots=True)

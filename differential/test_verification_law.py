@@ -11,15 +11,28 @@ import torch
 from differential import verification_power
 from differential.enumerated_law import law_of_step
 from differential.error_budget import TOTAL_ALPHA
+from differential.exact_law import Variables
 from differential.rare_counts import miss_statistic, rare_effect
+from differential.shared_law import SHARED, num_differing
 from differential.suites import VERIFICATION_LAW
-from differential.verification_cases import ENGINE, FOUR, OPPOSED, RACING, Addresses, Speculator, steps
-from differential.verification_draws import grid, of_joint, pooled, tally
+from differential.verification_cases import (
+    ENGINE,
+    EXACT_CASES,
+    FOUR,
+    OPPOSED,
+    RACING,
+    Addresses,
+    Case,
+    Speculator,
+    steps,
+)
+from differential.verification_draws import CERTAIN, WIDE_CASE, grid, of_end, of_joint, pooled, stratified, tally
 from differential.verification_law import Count, Found, check_verification, exact_checks, violation_of_law
 from differential.verification_power import EFFECT, Design, check_power, design, judge_runs, p_values
 from differential.verification_slips import SLIPS, Slip
 from engine_under_test.sampling.noise import PhiloxNoise
-from engine_under_test.sampling.picking import Race
+from engine_under_test.sampling.picking import Pick, Race
+from engine_under_test.sampling.verification import TORCH, Rows, verify, weights_behind
 from properties.suite import MISS_RATE, CheckResult, Profile, SuiteContext
 from properties.verdict import Verdict
 
@@ -60,9 +73,33 @@ def test_a_shared_offset_is_told_with_its_bias() -> None:
 )
 def test_a_slip_is_found_by_drawing_as_well(name: str) -> None:
     found = Found()
-    found.draw(SuiteContext(Profile.QUICK, 3), ENGINE, NAMED[name].makes(RACING), Count(SuiteContext(Profile.QUICK, 3), 1))
+    context = SuiteContext(Profile.QUICK, 3)
+    found.draw(context, ENGINE, NAMED[name].makes(RACING), Count(context, 1), SHARED)
     assert "verification-joint" in {answer.id for answer in found.answers if answer.verdict is Verdict.INVALID}
     assert "a bias of about" in found.broken[0].found
+
+
+@pytest.mark.parametrize("case", [*EXACT_CASES, CERTAIN, WIDE_CASE], ids=lambda case: case.name)
+def test_rows_that_share_a_law_come_to_the_bits_that_each_has_alone(case: Case) -> None:
+    noise = Variables(values=np.random.default_rng(3).random((4096, 4 * case.width + 4)))
+    assert num_differing(case, noise, 4096, SHARED, ENGINE) == 0
+
+
+def test_rows_that_share_a_law_and_get_the_wrong_one_are_told() -> None:
+    def one_kind(rows: Rows, kept: torch.Tensor, uniforms: torch.Tensor, pick: Pick) -> torch.Tensor:
+        first = weights_behind(rows, kept)[:1].expand(len(kept), -1)
+        return pick(first, uniforms)
+
+    wrong = replace(SHARED, verify=lambda rows, noise, pick: verify(rows, noise, pick, TORCH._replace(pick=one_kind)))
+    result = check_verification(SuiteContext(Profile.QUICK, 3), shared=wrong)
+    assert result.verdict is Verdict.INVALID
+    assert "come to something else if rows with one law are judged together" in result.failures[0].violation.found
+
+
+def test_a_shared_offset_shows_where_laws_are_shared() -> None:
+    slip = NAMED["recovery shares the draft's noise"]
+    wide = stratified(WIDE_CASE, slip.makes(SHARED), 1 << 15, np.random.default_rng(1), lambda _done: None)
+    assert p_values(of_end(wide).question.counts[None], of_end(wide).question.law)[0] < 1e-100
 
 
 def test_a_race_that_is_none_is_found() -> None:

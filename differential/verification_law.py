@@ -16,9 +16,19 @@ import torch
 
 from differential.enumerated_law import Law, completed, law_of_step, law_of_text
 from differential.error_budget import Ledger
-from differential.exact_law import ForeignNoise, NotIntegrable, Outcomes, System, integrate, largest_difference, total_variation
+from differential.exact_law import (
+    ForeignNoise,
+    NotIntegrable,
+    Outcomes,
+    System,
+    Variables,
+    integrate,
+    largest_difference,
+    total_variation,
+)
 from differential.exact_race import race_violation
 from differential.sampling_stats import judge
+from differential.shared_law import SHARED, num_differing
 from differential.threads import one_thread
 from differential.verification_cases import (
     ENGINE,
@@ -58,6 +68,7 @@ from properties.verdict import Verdict, Violation, merge
 
 SUITE_ID = "verification-law"
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-6}
+_COMPARED = 8192  # rows that are judged either way
 _LOSSLESS = ("ST-1", "speculation is lossless")
 _OF_NOISE = {f"verification-neighbours-in-{axis}" for axis in ("seed", "choice", "position")}
 
@@ -180,13 +191,18 @@ class Found:
                 return
             self.num_exact += 1
 
-    def draw(self, context: SuiteContext, who: Speculator, racing: Speculator, count: Count) -> None:
-        """Every question to draws, each once."""
+    def draw(self, context: SuiteContext, who: Speculator, racing: Speculator, count: Count, shared: Speculator) -> None:
+        """Every question to draws, each once. Before ``shared`` stands for ``who`` it must come to the same."""
         ledger = Ledger()
         for asked in questions(context, racing, count):
             self.judge(asked, ledger)
+        chance = np.random.default_rng([context.seed, 1])
+        if differing := num_differing(WIDE_CASE, Variables(values=chance.random((_COMPARED, 24))), _COMPARED, shared, who):
+            found = f"{differing} come to something else if rows with one law are judged together"
+            self.broken.append(Violation(*_LOSSLESS, f"{_COMPARED:,} rows of {WIDE_CASE.name}, equal noise", found, "none"))
+            return
         try:
-            wide = stratified(WIDE_CASE, who, WIDE[context.profile], np.random.default_rng([context.seed, 1]), count)
+            wide = stratified(WIDE_CASE, shared, WIDE[context.profile], chance, count)
         except NotIntegrable as error:
             self.missed.append(f"{WIDE_CASE.name}: {error}")
             return
@@ -206,15 +222,18 @@ class Found:
             self.broken.append(Violation(*_LOSSLESS, subject, asked.impossible[0], "what has no probability never comes"))
 
 
-def check_verification(context: SuiteContext, who: Speculator = ENGINE, racing: Speculator = RACING) -> CheckResult:
-    """The suite: all laws exactly; if they are right, all draws. ``who`` picks along the sum, ``racing`` by the race."""
+def check_verification(
+    context: SuiteContext, who: Speculator = ENGINE, racing: Speculator = RACING, shared: Speculator = SHARED
+) -> CheckResult:
+    """The suite: all laws exactly; if they are right, all draws. ``who`` picks along the sum, ``racing`` by the race, and
+    ``shared`` as ``who``, with what many rows share computed once."""
     again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}  # the same numbers, not another try
     found = Found()
     count = Count(context, 2 * JOINT[context.profile] + TEXTS[context.profile] + WIDE[context.profile])
     with one_thread():
         found.integrate(context.profile, who, racing.pick)
         if not found.broken:
-            found.draw(context, who, racing, count)
+            found.draw(context, who, racing, count, shared)
     num_joint = sum(answer.id not in _OF_NOISE for answer in found.answers)
     return CheckResult(
         SUITE_ID,

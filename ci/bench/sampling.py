@@ -2,7 +2,8 @@
 transformers, and what verification of drafts costs a step.
 
     check      verifications of the engine's own code on a law that all rows share, drafts drawn, noise at hand, outcomes
-               counted: what decides how fine a statistical test may be
+               counted: what decides how fine a statistical test may be. As the suite `verification-law` makes them: what
+               depends on a law alone is computed once for all rows (`differential/shared_law.py`), all else row by row
     pipeline   from logits of a vocabulary of 49,152 to tokens, with the steps that both sides know: repetition penalty, bias,
                bad words, minimum length, temperature, top-k, top-p, min-p, draw. Both sides take turns, and who begins changes
     a step     verification of drafts of eight rows from processed laws, beside drawing as many tokens without drafts
@@ -81,7 +82,7 @@ def _check_lines(say: Say, calibrations: list[float]) -> list[Line]:
 
     one = Case("32 tokens, one draft", WIDE_CASE.target, WIDE_CASE.proposed, 1)
     lines = []
-    for case, floor in ((FOUR, CHECK_FLOOR), (one, None), (WIDE_CASE, None)):
+    for case in (FOUR, one, WIDE_CASE):
         say(f"sampling: check, {case.name}")
         rates = []
         for number in range(_ROUNDS):
@@ -91,23 +92,25 @@ def _check_lines(say: Say, calibrations: list[float]) -> list[Line]:
         figure = Figure(
             f"sampling.check, {case.name}, verifications_per_s", statistics.median(rates), "1/s", Label.OBSERVED, note
         )
-        lines.append(Line(figure, at_least=floor))
+        lines.append(Line(figure, at_least=CHECK_FLOOR))
     return lines
 
 
 def check_rate(case: Any, seed: int, rows: int = _CHECK_ROWS, batches: int = _CHECK_BATCHES) -> float:
     """Verifications a second, outcomes counted. Numbers are drawn before the clock starts."""
     from differential.exact_law import Variables
-    from differential.verification_cases import ENGINE, Addresses, steps
-    from differential.verification_draws import tally
+    from differential.shared_law import SHARED
+    from differential.verification_cases import Addresses, steps
+    from differential.verification_draws import WIDE_CASE, ends, tally
 
     noise = Variables(values=np.random.default_rng(seed).random((rows, 4 * case.width + 4)))
     at = Addresses.first(rows)
-    steps(case, ENGINE, noise, at)
+    steps(case, SHARED, noise, at)
     began = time.process_time()
     num = 0
     for _ in range(batches):
-        num += sum(tally(steps(case, ENGINE, noise, at)).values())
+        found = steps(case, SHARED, noise, at)
+        num += sum(tally(ends(found) if case is WIDE_CASE else found).values())
     return num / (time.process_time() - began)
 
 
