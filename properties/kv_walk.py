@@ -32,6 +32,9 @@ _WEIGHTS: Final = {
     "cut": 3,
     "congest": 1,
     "relieve": 2,
+    "turn deaf": 2,
+    "listen": 3,
+    "look away": 2,
     "rot": 1,
     "forget": 2,
     "restart": 1,
@@ -72,6 +75,13 @@ STORIES: Final[Mapping[str, tuple[KvOp, ...]]] = {
     "what was said before does not renew a lease": (
         *(KvOp("begin to load", 1, 2), KvOp("step", 0, 0), KvOp("repeat", 0, 0), KvOp("wait", 3, 0), KvOp("deliver", 0, 0)),
         KvOp("wait, and the store notices", 2, 0),
+    ),
+    "what the store sends late renews its lease": (
+        *(KvOp("begin to load", 1, 2), KvOp("step", 0, 0), KvOp("turn deaf", 0, 0), KvOp("deliver", 0, 0), KvOp("wait", 3, 0)),
+        *(KvOp("listen", 0, 0), KvOp("wait, and the store notices", 2, 0)),
+    ),
+    "an answer that nobody took before the engine began anew": (
+        *(KvOp("begin to load", 1, 8), KvOp("look away", 0, 0), KvOp("restart", 0, 0), KvOp("step", 0, 0)),
     ),
     "the store's bits rot": (KvOp("rot", 1, 0), KvOp("begin to load", 1, 9)),
     "the store is full while somebody reads": (
@@ -186,6 +196,11 @@ def _congest(world: KvWorld, op: KvOp, _name: str) -> None:
     world.link.is_congested = op.kind == "congest"
 
 
+def _turn_deaf(world: KvWorld, op: KvOp, _name: str) -> None:
+    world.link.is_deaf = op.kind == "turn deaf"
+    world.say()
+
+
 _FATES: Final = {"deliver": Fate.ARRIVES, "hurry": Fate.ARRIVES, "lose": Fate.LOST, "repeat": Fate.TWICE}
 _VERBS: Final[Mapping[str, Callable[[KvWorld, KvOp, str], None]]] = {
     "begin": lambda world, op, name: world.begin(name, op.one % 3, 1 + op.two % 6),
@@ -198,6 +213,9 @@ _VERBS: Final[Mapping[str, Callable[[KvWorld, KvOp, str], None]]] = {
     "cut": lambda world, _op, _name: world.link.cut(),
     "congest": _congest,
     "relieve": _congest,
+    "turn deaf": _turn_deaf,
+    "listen": _turn_deaf,
+    "look away": lambda world, _op, _name: world.look_away(),
     "rot": lambda world, op, _name: world.rot(key_of(0, op.one % 5)),
     "forget": lambda world, _op, _name: world.forget(),
     "restart": lambda world, _op, _name: world.restart(),

@@ -63,15 +63,21 @@ class KvWorld(KvEnd):
 
     def step(self, most_accepted: int = 99) -> None:
         """See `KvEnd`."""
+        self._hear()
+        super().step(most_accepted)
+        self._judge_engine_end()
+
+    def _hear(self) -> None:
         transfers = self.connector.transfers
         for data in self.link.arrived:
             message = m.decode(data)
             transfer = transfers.get(getattr(message, "transfer", -1))
             self.link.wire.engine_heard(message, transfer is not None and transfer.state is not State.ABORTING)
-        super().step(most_accepted)
+
+    def _judge_engine_end(self) -> None:
         loads = [
             Open(each.number, LIMITS.lease_s)
-            for each in transfers.values()
+            for each in self.connector.transfers.values()
             if each.state is not State.ABORTING and not each.opened.is_store
         ]
         self.link.wire.engine_stepped(loads, self.connector.counters.stored_blocks)
@@ -94,9 +100,7 @@ class KvWorld(KvEnd):
         elif lane[0] is Direction.TO_STORE:
             self._note_committed(self.link.head(lane))
         self.link.deliver(lane, fate)
-        self.link.run_store()
-        self.judge()
-        self._judge_wire()
+        self.say()
 
     def _note_committed(self, data: bytes) -> None:
         """The END of a store arrives: its keys may become visible."""
@@ -107,9 +111,19 @@ class KvWorld(KvEnd):
 
     def tick_store(self) -> None:
         self.link.tick_store()
+        self.say()
+
+    def say(self) -> None:
+        """The store says what it can."""
         self.link.run_store()
         self.judge()
         self._judge_wire()
+
+    def look_away(self) -> None:
+        """The connector moves on, and nobody asks it for hits and answers yet."""
+        self._hear()
+        self.connector.step()
+        self._judge_engine_end()
 
     def rot(self, key: bytes) -> None:
         """The store's memory loses a bit of a block."""
@@ -134,7 +148,7 @@ class KvWorld(KvEnd):
 
     def drain(self, rounds: int = 40) -> None:
         """Faults are over: everything arrives, time passes, everything ends."""
-        self.link.is_congested = False
+        self.link.is_congested = self.link.is_deaf = False
         for _ in range(rounds):
             self.settle()
             if not self.connector.transfers and not self.requests and not self.pool.pinned:
