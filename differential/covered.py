@@ -25,6 +25,7 @@ from differential.covering import Row, array, uncovered
 from differential.error_budget import Ledger
 from differential.preempting import PreemptingScheduler
 from differential.reference import reference_logits
+from differential.said import Said, Users, continuing
 from differential.threads import one_thread
 from differential.uniformity import uniform_statistic
 from engine_under_test.config import EngineConfig
@@ -37,8 +38,8 @@ from engine_under_test.model.lora import LoraWeights, random_lora
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
 from engine_under_test.sampling.draft_model import DraftModel
 from engine_under_test.sampling.grammar import CompiledGrammars
-from engine_under_test.sampling.proposers import PromptLookup, Scripted, Truth
-from engine_under_test.types import Adapter, FinishReason, History, Request, SamplingParams
+from engine_under_test.sampling.proposers import PromptLookup, Scripted
+from engine_under_test.types import Adapter, History, Request, SamplingParams
 from models.law_of_adjustments import adjusted, steps_of
 from models.law_of_filters import Address, kept, masked, next_token
 from properties.grammar_cases import CASES, STOPS, TEXTS, VOCAB_SIZE
@@ -71,17 +72,6 @@ def weights_of(seed: int, adapter: Adapter | None) -> LlamaWeights:
 def lora_of(adapter: Adapter, seed: int) -> LoraWeights:
     number = _ADAPTERS.index(adapter)
     return random_lora(_SHAPE, seed + 1000 * (number + 1), rank=2 + number, scale=1.0 + number)
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """One choice, as its user has it."""
-
-    request: Request
-    choice: int
-    tokens: tuple[int, ...]
-    end: FinishReason | None
-    message: str
 
 
 @dataclass(slots=True)
@@ -122,23 +112,16 @@ class Case:
         """What came of every choice; ``plain``: without drafts."""
         waves = self.waves()
         engine = self._engine([*waves[0], *waves[1]], plain=plain)
-        said: dict[tuple[str, int], Said] = {}
+        users = Users(engine)
         for wave in waves:
             for request in wave:
-                for choice in range(request.sampling.n):
-                    said[request.request_id, choice] = Said(request, choice, (), None, "")
-                answer = engine.submit(request)
-                if not answer.is_accepted:
-                    said[request.request_id, 0] = replace(said[request.request_id, 0], message=f"refused: {answer.message}")
+                users.ask(request)
             turns = 0
             while engine.has_work and turns < 2000:
                 engine.step()
                 turns += 1
-            for output in engine.take_outputs():
-                key = output.request_id, output.choice
-                tokens = said[key].tokens + output.token_ids
-                said[key] = replace(said[key], tokens=tokens, end=output.finish_reason, message=output.message)
-        return list(said.values())
+            users.hear()
+        return list(users.choices.values())
 
     def _engine(self, requests: Sequence[Request], *, plain: bool) -> Engine:
         row = self.row
@@ -166,7 +149,8 @@ class Case:
         if kind == "prompt lookup":
             return Drafting(PromptLookup())
         if kind == "scripted drafts":
-            return Drafting(Scripted(_continuing(self.serve(plain=True)), (2, 0, 3, 1), VOCAB_SIZE))
+            truth = continuing((*each.request.prompt, *each.tokens) for each in self.serve(plain=True))
+            return Drafting(Scripted(truth, (2, 0, 3, 1), VOCAB_SIZE))
         draft = TransformerRunner(tiny_random(_DRAFT_SHAPE, self.seed), _BLOCKS, _BLOCK)
         return Drafting(DraftModel(draft, _BLOCKS, _BLOCK, max_drafts=3))
 
@@ -230,17 +214,6 @@ class Case:
             at = int(place[0])
             numbers.append(float(shares[:at].sum() + chance.random() * shares[at]))
         return None
-
-
-def _continuing(said: Sequence[Said]) -> Truth:
-    """What a text goes on with that begins as one of these."""
-    texts = [((*each.request.prompt, *each.tokens), len(each.request.prompt)) for each in said]
-
-    def truth(tokens: Sequence[int], width: int) -> Sequence[int]:
-        text = tuple(tokens)
-        return next((whole[len(text) :][:width] for whole, _ in texts if whole[: len(text)] == text), ())
-
-    return truth
 
 
 def check_covered(context: SuiteContext) -> CheckResult:

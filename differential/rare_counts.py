@@ -10,7 +10,6 @@ from scipy import optimize, stats
 
 from differential.sampling_stats import POWER
 from properties.suite import MISS_RATE, RATE, Statistic
-from properties.verdict import Verdict
 
 
 def rare_statistic(entry_id: str, null: str, count: int, num: int, share: float, alpha: float) -> Statistic:
@@ -18,18 +17,8 @@ def rare_statistic(entry_id: str, null: str, count: int, num: int, share: float,
     mean = num * share
     p = min(1.0, 2 * min(stats.poisson.cdf(count, mean), stats.poisson.sf(count - 1, mean)))
     effect, power = rare_effect(mean, alpha)
-    return Statistic(
-        id=entry_id,
-        null=null,
-        statistic=f"Poisson count {count} where {mean:.0f} are expected",
-        n=num,
-        alpha=alpha,
-        tv_min=effect / num,
-        power=power,
-        p=float(p),
-        verdict=Verdict.INVALID if p < alpha else Verdict.VALID,
-        effect=RATE,
-    )
+    told = f"Poisson count {count} where {mean:.0f} are expected"
+    return Statistic.judged(entry_id, null, told, n=num, alpha=alpha, tv_min=effect / num, power=power, p=p, effect=RATE)
 
 
 def rare_effect(mean: float, alpha: float = 1e-8) -> tuple[float, float]:
@@ -52,18 +41,8 @@ def repeat_statistic(entry_id: str, null: str, count: int, num: int, share: floa
     p = min(1.0, 2 * float(min(stats.binom.cdf(count, num, share), stats.binom.sf(count - 1, num, share))))
     limit = int(stats.binom.isf(alpha / 2, num, share)) + 1  # from which on it is rejected
     seen = optimize.brentq(lambda other: stats.binom.sf(limit - 1, num, other) - POWER, share, 1.0)
-    return Statistic(
-        id=entry_id,
-        null=null,
-        statistic=f"binomial count {count} where {num * share:.0f} are expected",
-        n=num,
-        alpha=alpha,
-        tv_min=float(seen - share),
-        power=POWER,
-        p=p,
-        verdict=Verdict.INVALID if p < alpha else Verdict.VALID,
-        effect=RATE,
-    )
+    told = f"binomial count {count} where {num * share:.0f} are expected"
+    return Statistic.judged(entry_id, null, told, n=num, alpha=alpha, tv_min=seen - share, power=POWER, p=p, effect=RATE)
 
 
 def miss_statistic(entry_id: str, null: str, what: str, missed: int, num: int, alpha: float) -> Statistic:
@@ -76,15 +55,6 @@ def miss_statistic(entry_id: str, null: str, what: str, missed: int, num: int, a
     seen = (
         float(optimize.brentq(lambda other: stats.binom.sf(limit - 1, num, other) - POWER, stated, 1.0)) if can_reject else 1.0
     )
-    return Statistic(
-        id=entry_id,
-        null=null,
-        statistic=f"{missed} of {num:,} {what} pass; rejected from {limit} on, a miss rate of {seen:.2%} is found",
-        n=num,
-        alpha=alpha,
-        tv_min=seen - stated,
-        power=POWER if can_reject else 0.0,
-        p=p,
-        verdict=Verdict.UNKNOWN if not can_reject else Verdict.INVALID if p < alpha else Verdict.VALID,
-        effect=MISS_RATE,
-    )
+    told = f"{missed} of {num:,} {what} pass; rejected from {limit} on, a miss rate of {seen:.2%} is found"
+    power = POWER if can_reject else 0.0
+    return Statistic.judged(entry_id, null, told, n=num, alpha=alpha, tv_min=seen - stated, power=power, p=p, effect=MISS_RATE)

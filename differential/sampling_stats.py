@@ -117,17 +117,9 @@ def judge(question: Question, ledger: Ledger) -> Statistic:
     num, cells = int(question.counts.sum()), len(question.law)
     statistic, p = pearson(question.counts, question.law)
     effect = smallest_effect(num, cells, alpha, POWER)
-    return Statistic(
-        id=question.entry_id,
-        null=question.null,
-        statistic=f"Pearson chi-square {statistic:.1f} on {cells - 1} degrees of freedom",
-        n=num,
-        alpha=alpha,
-        tv_min=effect,
-        power=chi_square_power(num, effect, cells, alpha),
-        p=p,
-        verdict=Verdict.INVALID if p < alpha else Verdict.VALID,
-    )
+    told = f"Pearson chi-square {statistic:.1f} on {cells - 1} degrees of freedom"
+    power = chi_square_power(num, effect, cells, alpha)
+    return Statistic.judged(question.entry_id, question.null, told, n=num, alpha=alpha, tv_min=effect, power=power, p=p)
 
 
 def violation_of(question: Question, statistic: Statistic) -> Violation:

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 
 from differential.made_grammars import made, misfit
-from differential.structured_world import WAYS, Floats, Said, Way, laws_of, logits_behind, requests, serve
+from differential.said import Said
+from differential.structured_world import WAYS, Floats, Way, laws_of, logits_behind, requests, serve
 from differential.threads import one_thread
 from engine_under_test.sampling import sampler, torch_sampler
 from engine_under_test.sampling.grammar import CompiledGrammars
@@ -133,7 +134,7 @@ class _Judge:
         """RS-2 of the output, then each token by the law."""
         spec, tokens = said.request.sampling.grammar, said.tokens
         subject = f"request {said.request.request_id}, choice {said.choice}"
-        is_stopped = said.reason is FinishReason.STOP
+        is_stopped = said.end is FinishReason.STOP
         if spec is not None:
             self.asked["RS-2"] += 1
             wrong = wrong_output(LANGUAGES[spec], TEXTS, tokens, STOPS, is_complete_now=is_stopped)
@@ -159,7 +160,7 @@ class _Judge:
         """SC-12: who ends how."""
         self.asked["SC-12"] += 1
         tokens = said.tokens
-        if said.was_given_up and said.reason is FinishReason.ABORT:
+        if said.was_given_up and said.end is FinishReason.ABORT:
             return None
         is_over = bool(tokens) and tokens[-1] in STOPS
         due: FinishReason | None
@@ -167,9 +168,9 @@ class _Judge:
             due = FinishReason.STOP if is_over else FinishReason.LENGTH
         else:
             due = FinishReason.ERROR if _left(said, len(tokens), laws).max() == -np.inf else None
-        if said.reason is due and due is not None:
+        if said.end is due and due is not None:
             return None
-        found = f"{said.reason} after {len(tokens)} tokens {said.message}".rstrip()
+        found = f"{said.end} after {len(tokens)} tokens {said.message}".rstrip()
         return _violation("SC-12", "stopping", subject, found, f"{due or 'further tokens'}", said)
 
     def _shrunk(
@@ -210,9 +211,9 @@ class _Judge:
             spec = each.request.sampling.grammar
             if spec is None:
                 continue
-            self.reached["complete outputs"] += each.reason is FinishReason.STOP
-            self.reached["cut by max_tokens"] += each.reason is FinishReason.LENGTH
-            self.reached["ended where nothing is left"] += each.reason is FinishReason.ERROR
+            self.reached["complete outputs"] += each.end is FinishReason.STOP
+            self.reached["cut by max_tokens"] += each.end is FinishReason.LENGTH
+            self.reached["ended where nothing is left"] += each.end is FinishReason.ERROR
             self._count_tokens(each, laws)
 
     def _count_tokens(self, said: Said, laws: Floats) -> None:
@@ -326,7 +327,7 @@ def _row(chance: random.Random) -> Said:
         seed=chance.getrandbits(64),
         grammar=case.spec if chance.random() < 0.7 else None,
     )
-    return Said(Request("row", (1, 2), sampling), chance.randrange(3), output, None, "", was_given_up=False)
+    return Said(Request("row", (1, 2), sampling), chance.randrange(3), output)
 
 
 def _row_left(row: Floats, sampling: SamplingParams, history: History) -> Floats:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from differential.preempting import PreemptingScheduler
+from differential.said import Said, Users, continuing
 from engine_under_test.config import EngineConfig
 from engine_under_test.drafting import Drafting
 from engine_under_test.engine import Engine
@@ -29,7 +30,7 @@ from engine_under_test.execution.simulated_device import SimulatedDevice
 from engine_under_test.execution.verifying import Places
 from engine_under_test.sampling.grammar import CompiledGrammars
 from engine_under_test.sampling.proposers import Scripted
-from engine_under_test.types import FinishReason, Plan, Request, Reservation, SamplingParams
+from engine_under_test.types import Plan, Request, Reservation, SamplingParams
 from models.law import mix
 from properties.grammar_cases import CASES, STOPS, TEXTS, VOCAB_SIZE
 
@@ -167,18 +168,6 @@ def _varied(chance: random.Random, warm: SamplingParams) -> SamplingParams:
     return replace(warm, **{**chance.choice(changes), **chance.choice(changes)})
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What came of one choice. ``was_given_up``: its request was aborted."""
-
-    request: Request
-    choice: int
-    tokens: tuple[int, ...]
-    reason: FinishReason | None
-    message: str
-    was_given_up: bool
-
-
 class _Watch:
     """Between engine and runner: refuses some launches, counts what plans hold, and hears what becomes of them."""
 
@@ -223,9 +212,9 @@ def serve(
     device = SimulatedDevice(Chance(len(asked))) if way.is_late else None
     watch = _Watch(KnownRunner(config, laws, device=device, grammars=grammars), way.fails)
     scheduler = PreemptingScheduler(asked, way.preempts_at) if way.preempts_at else None
-    drafting = Drafting(Scripted(_continuing(truth), way.drafts, VOCAB_SIZE)) if way.drafts else None
+    drafting = _drafting(truth, way)
     engine = Engine(config, watch, observer=watch.observe, scheduler=scheduler, grammars=grammars, drafting=drafting)
-    outputs: dict[tuple[str, int], Said] = {}
+    users = Users(engine)
     given_up = {request.request_id for number, request in enumerate(asked) if way.aborts and number % 3 == 1}
 
     def step() -> None:
@@ -236,40 +225,25 @@ def serve(
         if way.restarts and watch.reached["steps"] % way.restarts == 0 and watch.reached["restarts"] < 4:
             watch.reached["restarts"] += 1
             engine.restart()
-        for output in engine.take_outputs():
-            key = output.request_id, output.choice
-            before = outputs[key]
-            outputs[key] = replace(
-                before, tokens=before.tokens + output.token_ids, reason=output.finish_reason, message=output.message
-            )
+        users.hear()
 
     for request in asked:
-        for choice in range(request.sampling.n):
-            outputs[request.request_id, choice] = Said(request, choice, (), None, "", request.request_id in given_up)
-        answer = engine.submit(request)
-        if not answer.is_accepted:
-            outputs[request.request_id, 0] = replace(outputs[request.request_id, 0], message=f"refused: {answer.message}")
+        users.ask(request, gives_up=request.request_id in given_up)
         for _ in range(way.gap):
             step()
     while engine.has_work and watch.reached["steps"] < _MOST_STEPS:
         for request_id in given_up:
-            if outputs[request_id, 0].tokens[2:]:
+            if users.choices[request_id, 0].tokens[2:]:
                 watch.reached["aborted"] += engine.abort(request_id)
         step()
     if drafting is not None:
         watch.reached["drafts that stand"] = drafting.num_accepted
         watch.reached["drafts that fall"] = drafting.num_proposed - drafting.num_accepted
-    return list(outputs.values()), watch.reached
+    return list(users.choices.values()), watch.reached
 
 
-def _continuing(truth: Mapping[tuple[int, ...], tuple[int, ...]]) -> Any:
-    """What a text with one of these prompts goes on with, as far as it is on the way to it."""
-
-    def of(tokens: Sequence[int], width: int) -> Sequence[int]:
-        text = tuple(tokens)
-        for prompt, output in truth.items():
-            if text[: len(prompt)] == prompt and output[: len(text) - len(prompt)] == text[len(prompt) :]:
-                return output[len(text) - len(prompt) :][:width]
-        return ()
-
-    return of
+def _drafting(truth: Mapping[tuple[int, ...], tuple[int, ...]], way: Way) -> Drafting | None:
+    if not way.drafts:
+        return None
+    texts = ((*prompt, *output) for prompt, output in truth.items())
+    return Drafting(Scripted(continuing(texts), way.drafts, VOCAB_SIZE))

@@ -12,7 +12,6 @@ from scipy import stats
 
 from differential.sampling_stats import POWER
 from properties.suite import KOLMOGOROV, Statistic
-from properties.verdict import Verdict
 
 
 def uniform_statistic(entry_id: str, null: str, numbers: Sequence[float] | npt.NDArray[np.float64], alpha: float) -> Statistic:
@@ -20,15 +19,5 @@ def uniform_statistic(entry_id: str, null: str, numbers: Sequence[float] | npt.N
     num = len(numbers)
     distance, p = stats.kstest(numbers, "uniform")
     seen = sum(math.sqrt(math.log(2 / rate) / (2 * num)) for rate in (alpha, 1 - POWER))
-    return Statistic(
-        id=entry_id,
-        null=null,
-        statistic=f"Kolmogorov distance {distance:.4f}",
-        n=num,
-        alpha=alpha,
-        tv_min=seen,
-        power=POWER,
-        p=float(p),
-        verdict=Verdict.INVALID if p < alpha else Verdict.VALID,
-        effect=KOLMOGOROV,
-    )
+    told = f"Kolmogorov distance {distance:.4f}"
+    return Statistic.judged(entry_id, null, told, n=num, alpha=alpha, tv_min=seen, power=POWER, p=p, effect=KOLMOGOROV)

@@ -62,6 +62,15 @@ class Statistic:
     verdict: Verdict
     effect: str = TOTAL_VARIATION  # how far from the null: one of `EFFECTS`
 
+    @classmethod
+    def judged(
+        cls, entry_id: str, null: str, statistic: str, *,
+        n: int, alpha: float, tv_min: float, power: float, p: float, effect: str = TOTAL_VARIATION,
+    ) -> Statistic:  # fmt: skip
+        """With the verdict that follows: the null falls where p is below alpha; a test without power says nothing."""
+        verdict = Verdict.UNKNOWN if power <= 0 else Verdict.INVALID if p < alpha else Verdict.VALID
+        return cls(entry_id, null, statistic, n, alpha, float(tv_min), float(power), float(p), verdict, effect)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
