@@ -95,7 +95,7 @@ DRAWN_DRAFTS = _suite(
 ADAPTERS = _suite("adapters", "language models, adapters", "adapted_suite.check_adapters", 6.0, _MODEL)
 STRUCTURED = _suite("structured-output", "structured output", "structured.check_structured", 12.0, ("model", "grammar"))
 FIRST_POSITIONS = _suite(
-    "smollm2-statistics", "sampler statistics, SmolLM2", "smollm2_stats.check_first_positions", 20.0, _BOTH, model="smollm2",
+    "smollm2-statistics", "sampler statistics, SmolLM2", "smollm2_stats.check_first_positions", 9.0, _BOTH, model="smollm2",
     **_MINUTES,
 )  # fmt: skip
 COVERING = _suite(
