@@ -1,6 +1,7 @@
 """The suite `covering-array`: all that an engine can do, in pairs, each row of the array against the eager reference.
 
-A row (`covering.py`) is an engine on a tiny language model that serves two waves of requests. Each token is judged by the law
+A row (`covering.py`) is an engine on a tiny language model, whole or split over processes, that serves two waves of requests.
+Each token is judged by the law
 of the reference's float64 logits behind the tokens in front of it, with the adapter merged into the weights and the grammar's
 language put together by hand: token by token where the seed decides (SE-1, SE-2), and with drafts that were drawn, where it
 does not, by distribution (ST-1): what stands below a token in its law, spread over its own share, is uniform. Never: a second
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +24,7 @@ import torch
 
 from differential.adapted_world import merged
 from differential.compare import Emitted, endings, tolerance_of
-from differential.covering import Row, array, uncovered
+from differential.covering import Row, array, ranks_of, uncovered
 from differential.error_budget import Ledger
 from differential.preempting import PreemptingScheduler
 from differential.reference import reference_logits
@@ -29,10 +32,15 @@ from differential.said import Said, Users, continuing
 from differential.threads import one_thread
 from differential.uniformity import uniform_statistic
 from engine_under_test.config import EngineConfig
+from engine_under_test.distributed.rank_config import Patience, RandomLlama, RankConfig
+from engine_under_test.distributed.rank_processes import Launcher, Processes
+from engine_under_test.distributed.ranks import Ranks
 from engine_under_test.drafting import Drafting
 from engine_under_test.engine import Engine
+from engine_under_test.errors import RankLost
 from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.adapter_slots import AdapterLibrary
+from engine_under_test.execution.runner import Runner
 from engine_under_test.execution.transformer import TransformerRunner
 from engine_under_test.model.lora import LoraWeights, random_lora
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
@@ -43,17 +51,20 @@ from engine_under_test.types import Adapter, History, Request, SamplingParams
 from models.law_of_adjustments import adjusted, steps_of
 from models.law_of_filters import Address, kept, masked, next_token
 from properties.grammar_cases import CASES, STOPS, TEXTS, VOCAB_SIZE
+from properties.invariants.predicate import violation
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
 from properties.verdict import Verdict, Violation
 
 SUITE_ID = "covering-array"
 PASSES = {Profile.QUICK: 1, Profile.PR: 1, Profile.NIGHTLY: 30}  # through the array, each with requests of its own
+_MOST_RANKS = {Profile.QUICK: 2, Profile.PR: 2, Profile.NIGHTLY: 4}
 _QUICK_ROWS = 8
-_MAX_TOKENS = 12
+_MAX_TOKENS = 10
 _SHAPE = LlamaConfig(VOCAB_SIZE, 48, 2, 4, 2, 16, 64, ties_head=False)
 _DRAFT_SHAPE = LlamaConfig(VOCAB_SIZE, 24, 1, 2, 1, 12, 32, ties_head=False)
 _ADAPTERS = (Adapter("one", 1), Adapter("two", 3))
-_BLOCKS, _BLOCK = 160, 4
+_BLOCKS, _BLOCK, _SLOTS = 160, 4, 3
+_PATIENCE = Patience(silence_s=60.0)  # nothing befalls the ranks, on a machine that may do ten other things
 _OPTIONS = {
     "greedy": SamplingParams(),
     "sampled": SamplingParams(temperature=0.9),
@@ -81,6 +92,7 @@ class Case:
     row: Row
     seed: int
     grammars: CompiledGrammars
+    launcher: Launcher
     reached: Counter[str] = field(default_factory=Counter)
 
     def is_decided(self, said: Said) -> bool:
@@ -104,14 +116,18 @@ class Case:
             made.append(Request(f"a{number}", prompt, replace(sampling, seed=chance.getrandbits(64)), adapter=adapter))
         again = [
             replace(each, request_id=f"b{each.request_id}", sampling=replace(each.sampling, seed=chance.getrandbits(64)))
-            for each in made[::2]
+            for each in made[::3]
         ]
         return made, again
 
     def serve(self, *, plain: bool = False) -> list[Said]:
-        """What came of every choice; ``plain``: without drafts."""
+        """What came of every choice; ``plain``: by one runner, without drafts. RankLost if ranks that nothing befell are."""
+        with self._runner(plain=plain) as runner:
+            return self._serve(runner, plain=plain)
+
+    def _serve(self, runner: Runner, *, plain: bool) -> list[Said]:
         waves = self.waves()
-        engine = self._engine([*waves[0], *waves[1]], plain=plain)
+        engine = self._engine(runner, [*waves[0], *waves[1]], plain=plain)
         users = Users(engine)
         for wave in waves:
             for request in wave:
@@ -123,21 +139,32 @@ class Case:
             users.hear()
         return list(users.choices.values())
 
-    def _engine(self, requests: Sequence[Request], *, plain: bool) -> Engine:
+    @contextmanager
+    def _runner(self, *, plain: bool) -> Iterator[Runner]:
+        """One, or a group of ranks that compute as one."""
+        library = AdapterLibrary(_SHAPE)
+        for adapter in _ADAPTERS:
+            library.add(adapter, lora_of(adapter, self.seed))
+        if plain or not (world_size := ranks_of(self.row.ranks)):
+            weights, grammars = tiny_random(_SHAPE, self.seed), self.grammars
+            yield TransformerRunner(weights, _BLOCKS, _BLOCK, grammars=grammars, adapters=library, num_adapter_slots=_SLOTS)
+            return
+        model = RandomLlama(asdict(_SHAPE), self.seed)
+        config = RankConfig(
+            world_size, model, _BLOCKS, _BLOCK, patience=_PATIENCE, grammar_texts=TEXTS, num_adapter_slots=_SLOTS
+        )
+        with Ranks(config, self.launcher, adapters=library) as group:
+            yield group
+
+    def _engine(self, runner: Runner, requests: Sequence[Request], *, plain: bool) -> Engine:
         row = self.row
         is_chunked = row.chunks == "chunks"
         config = EngineConfig(
-            num_blocks=_BLOCKS, block_size=_BLOCK, vocab_size=VOCAB_SIZE, adapters=_ADAPTERS, max_active_adapters=3,
+            num_blocks=_BLOCKS, block_size=_BLOCK, vocab_size=VOCAB_SIZE, adapters=_ADAPTERS, max_active_adapters=_SLOTS,
             max_num_seqs=3 if row.batch == "alone" else 24, max_tokens_per_step=24 if is_chunked else 256,
             max_plans_in_flight=int(row.depth[-1]) + 1, prefix_cache=row.cache == "cached", batching=row.batch != "alone",
             chunking=is_chunked,
         )  # fmt: skip
-        library = AdapterLibrary(_SHAPE)
-        for adapter in _ADAPTERS:
-            library.add(adapter, lora_of(adapter, self.seed))
-        runner = TransformerRunner(
-            tiny_random(_SHAPE, self.seed), _BLOCKS, _BLOCK, grammars=self.grammars, adapters=library, num_adapter_slots=3
-        )
         scheduler = PreemptingScheduler(requests, (1, 4)) if row.preemption == "preempted" else None
         drafting = None if plain else self._drafting()
         return Engine(config, runner, observer=self._observe, scheduler=scheduler, drafting=drafting, grammars=self.grammars)
@@ -216,9 +243,23 @@ class Case:
         return None
 
 
+def _judged(case: Case, chance: np.random.Generator, numbers: list[float]) -> Iterator[Violation]:
+    """What is wrong with each of the choices of a row, served now."""
+    try:
+        said = case.serve()
+    except RankLost as lost:
+        yield violation("DI-1", ", ".join(case.row), str(lost), "ranks that agree to the end")
+        return
+    case.reached["rows on ranks"] += case.row.ranks != "one runner"
+    for each in said:
+        if (found := case.judge(each, chance, numbers)) is not None:
+            yield found
+
+
 def check_covered(context: SuiteContext) -> CheckResult:
     """The suite, up to the first row that is wrong."""
-    rows = array()
+    most_ranks = _MOST_RANKS[context.profile]
+    rows = array(most_ranks)
     if context.profile is Profile.QUICK:
         rows = rows[:_QUICK_ROWS]
     passes = PASSES[context.profile]
@@ -227,20 +268,18 @@ def check_covered(context: SuiteContext) -> CheckResult:
     reached: Counter[str] = Counter()
     again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}
     broken: list[Violation] = []
-    grammars = CompiledGrammars(TEXTS)
+    grammars, processes = CompiledGrammars(TEXTS), Processes()
     try:
         with one_thread():
             for number, (turn, row) in enumerate((turn, row) for turn in range(passes) for row in rows):
                 context.progress(number, passes * len(rows))
-                case = Case(row, (context.seed + turn) % 2**31, grammars)
-                for said in case.serve():
-                    if (found := case.judge(said, chance, numbers)) is not None:
-                        broken.append(found)
-                        break
+                case = Case(row, (context.seed + turn) % 2**31, grammars, processes)
+                broken += islice(_judged(case, chance, numbers), 1)
                 reached.update(case.reached)
                 if broken:
                     break
     finally:
+        processes.close()
         grammars.close()
     answers = []
     if not broken and len(numbers) >= 100:
@@ -250,7 +289,10 @@ def check_covered(context: SuiteContext) -> CheckResult:
         if answers[0].verdict is Verdict.INVALID:
             told = f"{answers[0].statistic}, p = {answers[0].p:.1e}"
             broken.append(Violation("ST-1", "speculation is lossless", null, told, f"p of at least {alpha:.0e}"))
-    names = ("preempted", "tokens from the cache", "forked", "steps with drafts that stood", "tokens that a seed decides")
+    names = (
+        "preempted", "tokens from the cache", "forked", "steps with drafts that stood", "tokens that a seed decides",
+        "rows on ranks",
+    )  # fmt: skip
     missed = [f"{name}: 0" for name in names if not reached[name]]
     return CheckResult(
         SUITE_ID,
@@ -259,9 +301,15 @@ def check_covered(context: SuiteContext) -> CheckResult:
         ops=reached["tokens that a seed decides"] + len(numbers),
         reached={name: reached[name] for name in names},
         missed=() if broken else tuple(missed),
-        invariants={"SE-1": reached["tokens that a seed decides"], "ST-1": len(answers), "SC-12": passes * len(rows)},
+        invariants={
+            "SE-1": reached["tokens that a seed decides"],
+            "ST-1": len(answers),
+            "SC-12": passes * len(rows),
+            "DI-1": reached["rows on ranks"],
+        },
         failures=tuple(Failure(each, seed=f"{context.seed:#x}", world=again) for each in broken),
         statistics=tuple(answers),
-        note=f"{len(rows)} rows, {len(uncovered(rows))} pairs of values left out, {reached['tokens that a seed decides']:,} "
-        f"tokens one by one, {len(numbers):,} by their distribution",
+        note=f"{len(rows)} rows, {len(uncovered(rows, most_ranks))} pairs of values left out, "
+        f"{reached['tokens that a seed decides']:,} tokens one by one, {len(numbers):,} by their distribution, "
+        f"{reached['rows on ranks']} rows on up to {most_ranks} ranks",
     )

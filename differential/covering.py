@@ -25,6 +25,7 @@ class Row(NamedTuple):
     options: str
     grammar: str
     adapter: str
+    ranks: str
 
 
 FACTORS: Mapping[str, tuple[str, ...]] = {
@@ -38,22 +39,33 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "options": ("greedy", "sampled", "filtered", "penalised"),
     "grammar": ("free", "choices", "a repetition"),
     "adapter": ("no adapter", "one adapter", "two adapters"),
+    "ranks": ("one runner", "1 rank", "2 ranks", "4 ranks"),
 }
+MOST_RANKS = 4
 
 
-def array() -> list[Row]:
-    """Rows that hold every pair. The library chooses the same ones each time."""
-    return [Row(*row) for row in AllPairs([list(values) for values in FACTORS.values()])]
+def array(most_ranks: int = MOST_RANKS) -> list[Row]:
+    """Rows that hold every pair; of groups of ranks those that are no larger. The library chooses the same ones each time."""
+    return [Row(*row) for row in AllPairs([list(values) for values in _factors(most_ranks).values()])]
 
 
-def pairs() -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+def pairs(most_ranks: int = MOST_RANKS) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
     """Every two values of two factors, each with its factor's name."""
-    for (one, its), (other, others) in combinations(FACTORS.items(), 2):
+    for (one, its), (other, others) in combinations(_factors(most_ranks).items(), 2):
         for value, other_value in product(its, others):
             yield (one, value), (other, other_value)
 
 
-def uncovered(rows: list[Row]) -> list[tuple[tuple[str, str], tuple[str, str]]]:
+def uncovered(rows: list[Row], most_ranks: int = MOST_RANKS) -> list[tuple[tuple[str, str], tuple[str, str]]]:
     """The pairs that no row holds."""
     held = {pair for row in rows for pair in combinations(row._asdict().items(), 2)}
-    return [pair for pair in pairs() if pair not in held]
+    return [pair for pair in pairs(most_ranks) if pair not in held]
+
+
+def ranks_of(value: str) -> int:
+    """How many ranks a value of that factor means; 0 for a runner in the engine's own process."""
+    return 0 if value == "one runner" else int(value[0])
+
+
+def _factors(most_ranks: int) -> Mapping[str, tuple[str, ...]]:
+    return {**FACTORS, "ranks": tuple(value for value in FACTORS["ranks"] if ranks_of(value) <= most_ranks)}

@@ -99,7 +99,7 @@ FIRST_POSITIONS = _suite(
     **_MINUTES,
 )  # fmt: skip
 COVERING = _suite(
-    "covering-array", "everything in pairs", "covered.check_covered", 12.0, ("model", "reference", "grammar"), **_MINUTES
+    "covering-array", "everything in pairs", "covered.check_covered", 15.0, ("model", "reference", "grammar"), **_MINUTES
 )
 SUITES: tuple[Suite, ...] = (
     Suite(SUITE_ID, "sampler statistics", check_sampler, share_s=3.0),

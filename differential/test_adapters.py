@@ -16,7 +16,7 @@ from differential.adapted_suite import check_adapters, workload
 from differential.adapted_world import VOCAB, model_of, weights_of_adapter
 from engine_under_test.config import EngineConfig
 from engine_under_test.engine import Engine
-from engine_under_test.errors import BadInput, ConfigError
+from engine_under_test.errors import BadInput
 from engine_under_test.execution import adapter_slots
 from engine_under_test.execution.adapter_slots import AdapterLibrary, AdapterSlots, RowAdapters
 from engine_under_test.execution.transformer import TransformerRunner
@@ -143,11 +143,6 @@ def test_a_request_whose_adapter_has_no_weights_ends_with_a_sentence_and_its_nei
     assert ends["good"][0] is FinishReason.LENGTH
     assert ends["bad"][0] is FinishReason.ERROR
     assert "the weights of an adapter must be in the library before requests name it; not there: a version 1" in ends["bad"][1]
-
-
-def test_adapters_are_refused_where_a_model_is_split_over_ranks() -> None:
-    with pytest.raises(ConfigError, match="adapters are for a model on one rank"):
-        TransformerRunner(MODEL, 8, 4, adapters=AdapterLibrary(CONFIG), product=torch.nn.functional.linear)
 
 
 def test_the_story_reloads_a_name_in_use() -> None:

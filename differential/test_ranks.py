@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,13 +15,16 @@ from differential.reference import reference_logits
 from differential.running import Ran, run
 from differential.setting import ModelSpec, Setting, World, weights_of
 from engine_under_test.config import EngineConfig
-from engine_under_test.distributed.rank_config import RandomLlama, RankConfig
+from engine_under_test.distributed.rank_config import FingerprintModel, RandomLlama, RankConfig
 from engine_under_test.distributed.rank_processes import Processes
 from engine_under_test.distributed.ranks import RankLaunch, Ranks
+from engine_under_test.engine import Engine
 from engine_under_test.errors import ConfigError, RankLost
-from engine_under_test.model.sharding import shard, shard_config
+from engine_under_test.execution.adapter_slots import AdapterLibrary
+from engine_under_test.model.lora import random_lora
+from engine_under_test.model.sharding import shard, shard_config, shard_lora
 from engine_under_test.model.weights import LlamaConfig, tiny_random
-from engine_under_test.types import Plan, Reservation, StepResult
+from engine_under_test.types import Adapter, FinishReason, Plan, Request, Reservation, SamplingParams, StepResult
 
 SHAPE = LlamaConfig(
     vocab_size=VOCAB, hidden_size=48, num_layers=2, num_heads=8, num_kv_heads=2, head_size=6, intermediate_size=32
@@ -132,3 +136,59 @@ def test_a_group_says_why_its_model_can_not_be_split(processes: Processes) -> No
     config = RankConfig(2, RandomLlama(asdict(replace(SHAPE, num_heads=9, num_kv_heads=3)), 0), 8, 4)
     with pytest.raises(RankLost, match=r"failed: ConfigError: a Llama is split evenly: num_heads \(9\)"):
         Ranks(config, processes)
+
+
+def test_the_parts_of_an_adapter_add_up_to_it() -> None:
+    """Where rows are split they stand one behind the other; where columns are, the products are summed."""
+    shape = replace(SHAPE, num_kv_heads=8)
+    lora = random_lora(shape, 3, dtype=torch.float64)
+    parts = [shard_lora(lora, shape, rank, 4) for rank in range(4)]
+    for number, layer in enumerate(lora.layers):
+        for name, (a, b) in layer.items():
+            each = [part.layers[number][name] for part in parts]
+            products = [part.b @ part.a for part in each]
+            whole = sum(
+                torch.nn.functional.pad(product, (rank * product.shape[1], a.shape[1] - (rank + 1) * product.shape[1]))
+                for rank, product in enumerate(products)
+            ) if name in ("o", "down") else torch.cat(products)  # fmt: skip
+            assert torch.allclose(torch.as_tensor(whole), b @ a, rtol=0, atol=1e-12), name
+
+
+def small(**more: Any) -> RankConfig:
+    return RankConfig(2, RandomLlama(asdict(SHAPE), 3), 32, 4, **more)
+
+
+@pytest.mark.parametrize(
+    ("config", "max_rank", "sentence"),
+    [
+        (small(num_adapter_slots=2), None, "found num_adapter_slots 2 and no library; give both or neither"),
+        (small(), 16, "found num_adapter_slots 0 and a library; give both or neither"),
+        (small(num_adapter_slots=2), 32, "found max_adapter_rank 16 for a library of up to 32; raise it"),
+        (RankConfig(2, FingerprintModel(64), 32, 4), 16, "the fingerprint model has no weights, found a library of adapters"),
+    ],
+    ids=["slots without weights", "weights without slots", "too small slots", "a model without weights"],
+)
+def test_adapters_that_ranks_can_not_have_are_refused(config: RankConfig, max_rank: int | None, sentence: str) -> None:
+    library = None if max_rank is None else AdapterLibrary(SHAPE, max_rank)
+    with pytest.raises(ConfigError) as refused:
+        Ranks(config, adapters=library)
+    assert sentence in str(refused.value)
+
+
+def test_texts_of_another_vocabulary_end_the_group_with_a_sentence(processes: Processes) -> None:
+    with pytest.raises(RankLost, match=f"bytes of each token of the model, {VOCAB} tokens, found 1; hand in those of this"):
+        Ranks(small(grammar_texts=(b"a",)), processes)
+
+
+def test_an_adapter_without_weights_ends_its_request_and_ranks_go_on(processes: Processes) -> None:
+    config = EngineConfig(num_blocks=32, block_size=4, vocab_size=VOCAB, adapters=(Adapter("a", 1),))
+    with Ranks(small(num_adapter_slots=4), processes, adapters=AdapterLibrary(SHAPE)) as group:
+        engine = Engine(config, group)
+        engine.submit(Request("bad", (1, 2), SamplingParams(max_tokens=2), adapter=Adapter("a", 1)))
+        engine.submit(Request("good", (1, 2), SamplingParams(max_tokens=2)))
+        for _ in range(9):
+            engine.step()
+        ends = {each.request_id: (each.finish_reason, each.message) for each in engine.take_outputs() if each.finish_reason}
+    assert ends["good"][0] is FinishReason.LENGTH
+    assert ends["bad"][0] is FinishReason.ERROR
+    assert "the weights of an adapter must be in the library before requests name it" in ends["bad"][1]

@@ -59,7 +59,7 @@ def run_mutant(mutant: Mutant, stories: str, sources: tuple[str, ...], seed: int
     """The mutant's fate. Whatever goes wrong before the hunt is no kill."""
     began = time.monotonic()
     try:
-        if {"ranks", "connectors"} & set(mutant.hunts):
+        if {"ranks", "connectors", "covering-array"} & set(mutant.hunts):
             _reach_children(mutant)
         install(mutant, ROOT)
         from ci.mutants.hunt import hunt

@@ -10,6 +10,7 @@ _SUPERVISOR = "engine_under_test/distributed/rank_supervisor.py"
 _VITALS = "engine_under_test/distributed/rank_vitals.py"
 _HUNT = ("ranks",)
 _PLAYED = ("ranks-in-turn",)
+_PAIRS = ("covering-array",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -167,5 +168,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if away > 1e9:\n",
         "Time in which the driver did not listen counts as silence of its ranks.",
         _PLAYED,
+    ),
+    Mutant(
+        "adapter-added-behind-the-sum",
+        "ours",
+        "",
+        "engine_under_test/execution/adapter_slots.py",
+        "        if isinstance(product, PartialProduct):\n            return product.summed(self.whole(product.own))\n",
+        "",
+        "Each rank adds its own part of an adapter to what was summed up already, and no two have the same.",
+        _PAIRS,
+    ),
+    Mutant(
+        "adapter-split-along-the-other-side",
+        "ours",
+        "",
+        "engine_under_test/model/sharding.py",
+        "LoraModule(each.a, _piece(each.b, part)) if part.dim == 0 else LoraModule(_piece(each.a, part), each.b)",
+        "LoraModule(each.a, _piece(each.b, part)) if part.dim == 0 else LoraModule(_piece(each.a, part._replace(begin=0)), each.b)",
+        "Of an adapter of a matrix that is split by columns every rank takes the first columns.",
+        _PAIRS,
     ),
 )

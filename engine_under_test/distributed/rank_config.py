@@ -79,8 +79,9 @@ class Patience:
 @dataclass(frozen=True, slots=True)
 class RankConfig:
     """``window``: plans that may be out and not yet answered by all ranks. ``shows_evidence``: answers carry cells or logits.
-    ``interface``: the network device over which ranks on CPUs reach each other. ``phases``: "module:function", called in each
-    rank at each `RankPhase` with a `PhaseReached`; "" for nobody."""
+    ``grammar_texts``: the bytes of each token, with which requests may have grammars; () without. ``num_adapter_slots``: of
+    adapters of at most ``max_adapter_rank``; 0 without. ``interface``: the network device over which ranks on CPUs reach each
+    other. ``phases``: "module:function", called in each rank at each `RankPhase` with a `PhaseReached`; "" for nobody."""
 
     world_size: int
     model: RankModel
@@ -91,15 +92,22 @@ class RankConfig:
     window: int = 4
     num_threads: int = 1
     shows_evidence: bool = False
+    grammar_texts: tuple[bytes, ...] = ()
+    num_adapter_slots: int = 0
+    max_adapter_rank: int = 16
     interface: str = "lo"
     phases: str = ""
     phases_argument: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("world_size", "num_blocks", "block_size", "window", "num_threads"):
+        for name in ("world_size", "num_blocks", "block_size", "window", "num_threads", "max_adapter_rank"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ConfigError(f"{name} of a group of ranks must be an integer of at least 1, found {value!r}; correct it")
+        if type(self.num_adapter_slots) is not int or self.num_adapter_slots < 0:
+            raise ConfigError(
+                f"num_adapter_slots must be a whole number of 0 or more, found {self.num_adapter_slots!r}; correct it"
+            )
         if isinstance(self.model, FingerprintModel) and FINGERPRINT_HEADS % self.world_size:
             raise ConfigError(
                 f"the {FINGERPRINT_HEADS} heads of a fingerprint are shared out evenly, found {self.world_size} ranks; "

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine_under_test.distributed.rank_config import RankConfig
-from engine_under_test.types import Logprobs, Plan, Reservation, RowId
+from engine_under_test.types import Adapter, Logprobs, Plan, Reservation, RowId
+
+if TYPE_CHECKING:
+    from engine_under_test.model.lora import LoraWeights  # which a driver need not import
 
 
 class RankPhase(StrEnum):
@@ -53,12 +57,14 @@ class Meet:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A plan to execute. ``sequence`` counts from 1 in each generation, without a gap."""
+    """A plan to execute. ``sequence`` counts from 1 in each generation, without a gap. ``adapters``: the whole weights of those
+    that are loaded before it."""
 
     generation: int
     sequence: int
     plan: Plan
     reservation: Reservation
+    adapters: Mapping[Adapter, LoraWeights] = field(default_factory=dict)
 
 
 # From a rank

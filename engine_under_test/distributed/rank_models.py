@@ -5,8 +5,9 @@ Owns which sums a step takes. Never: processes, or who is told what.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,25 +15,71 @@ from torch.nn import functional
 
 from engine_under_test.distributed.rank_collectives import Collectives
 from engine_under_test.distributed.rank_config import Backend, FingerprintModel, LlamaFile, RankConfig
+from engine_under_test.errors import ConfigError
 from engine_under_test.execution import cells as law
+from engine_under_test.execution.adapter_slots import AdapterLibrary
 from engine_under_test.execution.fingerprint import FingerprintRunner, Rows
 from engine_under_test.execution.transformer import TransformerRunner
 from engine_under_test.execution.verifying import Places
+from engine_under_test.model.llama import Product
 from engine_under_test.model.load import load_weights
-from engine_under_test.model.sharding import shard
+from engine_under_test.model.lora import LoraWeights
+from engine_under_test.model.sharding import shard, shard_config, shard_lora
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
-from engine_under_test.types import Plan, Reservation
+from engine_under_test.sampling.grammar import CompiledGrammars
+from engine_under_test.seams import Grammars
+from engine_under_test.types import Adapter, Plan, Reservation
 
 
-def build(config: RankConfig, collectives: Collectives) -> FingerprintRunner | TransformerRunner:
-    """The runner of this rank."""
-    model = config.model
+class AdapterParts:
+    """This rank's part of the adapters that the next plan loads: nothing of it is kept for longer."""
+
+    def __init__(self, config: LlamaConfig, max_rank: int, rank: int, world_size: int) -> None:
+        self._whole, self._rank, self._world_size = config, rank, world_size
+        self.library = AdapterLibrary(shard_config(config, world_size), max_rank)
+
+    def take(self, adapters: Mapping[Adapter, LoraWeights]) -> None:
+        """Those of a plan that comes now."""
+        self.library.keep(())
+        for adapter, lora in adapters.items():
+            self.library.add(adapter, shard_lora(lora, self._whole, self._rank, self._world_size))
+
+
+def build(config: RankConfig, collectives: Collectives) -> tuple[FingerprintRunner | TransformerRunner, AdapterParts | None]:
+    """The runner of this rank, and what it loads adapters from, if it is one that has their weights."""
+    model, slots = config.model, config.num_adapter_slots
     if isinstance(model, FingerprintModel):
-        return SplitFingerprints(config.num_blocks, config.block_size, model.vocab_size, collectives)
-    weights = shard(_weights(config), collectives.rank, collectives.world_size)
+        more: dict[str, Any] = {"num_adapter_slots": slots, "grammars": _grammars(config, model.vocab_size)}
+        return SplitFingerprints(config.num_blocks, config.block_size, model.vocab_size, collectives, **more), None
+    whole = _weights(config)
+    grammars = _grammars(config, whole.config.vocab_size)
+    weights = shard(whole, collectives.rank, collectives.world_size)
     if config.backend is Backend.NCCL:
         weights = weights.to(device=torch.device("cuda", collectives.rank))
-    return TransformerRunner(weights, config.num_blocks, config.block_size, product=SummedProduct(weights, collectives))
+    parts = AdapterParts(whole.config, config.max_adapter_rank, collectives.rank, collectives.world_size) if slots else None
+    runner = TransformerRunner(
+        weights,
+        config.num_blocks,
+        config.block_size,
+        product=SummedProduct(weights, collectives),
+        grammars=grammars,
+        adapters=None if parts is None else parts.library,
+        num_adapter_slots=slots,
+    )
+    return runner, parts
+
+
+def _grammars(config: RankConfig, vocab_size: int) -> CompiledGrammars | None:
+    """None without. What is not the vocabulary of the model is refused, and ends the rank."""
+    texts = config.grammar_texts
+    if not texts:
+        return None
+    if len(texts) != vocab_size:
+        raise ConfigError(
+            f"grammar_texts are the bytes of each token of the model, {vocab_size} tokens, found {len(texts)}; hand in those "
+            "of this model"
+        )
+    return CompiledGrammars(texts, are_tried=True)  # by the engine, at its door
 
 
 def num_blocks_of(runner: FingerprintRunner | TransformerRunner, block_size: int) -> int:
@@ -62,13 +109,21 @@ class SummedProduct:
             for name, matrix in (("o", layer.o), ("down", layer.down))
         }
 
+    own = staticmethod(functional.linear)
+
     def __call__(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         """[n, in] and [out, in] to [n, out]."""
-        product = functional.linear(x, w)
+        return self._sum(functional.linear(x, w), w)
+
+    def summed(self, product: Product) -> Product:
+        """See `llama.PartialProduct`."""
+        return lambda x, w: self._sum(product(x, w), w)
+
+    def _sum(self, part: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         name = self._split.get(id(w))
         if name is not None:
-            self._collectives.all_reduce(product, name)
-        return product
+            self._collectives.all_reduce(part, name)
+        return part
 
 
 class SplitFingerprints(FingerprintRunner):
@@ -79,8 +134,17 @@ class SplitFingerprints(FingerprintRunner):
     summed: the same bits as on one rank, whatever the number of ranks, since addition mod 2^64 has no order.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, vocab_size: int, collectives: Collectives) -> None:
-        super().__init__(num_blocks, block_size, vocab_size)
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        vocab_size: int,
+        collectives: Collectives,
+        *,
+        num_adapter_slots: int = 0,
+        grammars: Grammars | None = None,
+    ) -> None:
+        super().__init__(num_blocks, block_size, vocab_size, num_adapter_slots=num_adapter_slots, grammars=grammars)
         bits = 64 // collectives.world_size
         self._mask = (2**bits - 1) << bits * collectives.rank
         self._poison = law.POISON & np.uint64(self._mask)

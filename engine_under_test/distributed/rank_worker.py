@@ -114,7 +114,7 @@ class _Rank:
         self._reach(RankPhase.JOINING)
         if config.world_size > 1:
             self._meet(config)
-        self._runner = build(config, self._collectives)
+        self._runner, self._adapters = build(config, self._collectives)
 
     def _meet(self, config: RankConfig) -> None:
         start = self._start
@@ -150,6 +150,8 @@ class _Rank:
         plan = step.plan
         evidence: dict[str, Any] = {}
         try:
+            if self._adapters is not None:
+                self._adapters.take(step.adapters)
             launch = self._runner.launch(plan, step.reservation)
             result = launch.result()
             evidence["tokens"] = result.tokens

@@ -18,18 +18,23 @@ import selectors
 import time
 from collections.abc import Callable
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from engine_under_test.distributed.rank_config import RankConfig
+from engine_under_test.distributed.rank_config import FingerprintModel, RankConfig
 from engine_under_test.distributed.rank_messages import Beat, Crashed, Executed, Joined, Meet, Start, Step, Waiting
 from engine_under_test.distributed.rank_processes import Launcher, Processes, RankProcess
 from engine_under_test.distributed.rank_vitals import Vitals
-from engine_under_test.errors import AssayError, ProtocolError, RankLost, RunnerError
+from engine_under_test.errors import AssayError, ConfigError, ProtocolError, RankLost, RunnerError
 from engine_under_test.events import RankEvent, RankEventKind
+from engine_under_test.execution.adapter_rows import weights_to_load
 from engine_under_test.seams import Clock
 from engine_under_test.types import Plan, Reservation, StepResult
+
+if TYPE_CHECKING:
+    from engine_under_test.execution.adapter_slots import AdapterLibrary
 
 _END_S = 5.0  # how long a killed process may take to go
 _CAUSE_S = 1.0  # how long a failed collective waits for the rank that caused it to be seen dead
@@ -123,7 +128,8 @@ class RankLaunch:
 class Ranks:
     """A group of ranks, which is there when it was made. Close it, or use it in a `with`. Not thread-safe.
 
-    ``launcher`` is closed with the group only if the group made it. Time is seen and passes only through ``clock``,
+    ``launcher`` is closed with the group only if the group made it. ``adapters``: whose weights are sent to the ranks when a
+    plan loads them, for a Llama with slots. Time is seen and passes only through ``clock``,
     ``selector`` (closed with the group) and ``sleep``; by default they are this machine's.
     """
 
@@ -136,8 +142,11 @@ class Ranks:
         selector: selectors.BaseSelector | None = None,
         sleep: Callable[[float], None] = time.sleep,
         tell: Tell | None = None,
+        adapters: AdapterLibrary | None = None,
     ) -> None:
+        _require_adapters(config, adapters)
         self.config = config
+        self._library = adapters
         self.generation = 0
         self._owned = Processes() if launcher is None else None
         self._launcher: Launcher = launcher if self._owned is None else self._owned  # type: ignore[assignment] # one of two
@@ -192,12 +201,13 @@ class Ranks:
         if self._lost is not None:
             launch.fail(self._lost)
             return launch
+        weights = {} if self._library is None else weights_to_load(plan, reservation, self._library)
         self._sequence = launch.sequence
         if not self._out:
             self._progress_s = launch.sent_s
         self._out[launch.sequence] = launch
         self._tell_of(RankEventKind.SENT, sequence=launch.sequence, plan_id=plan.plan_id, rows=plan.row_ids())
-        step = Step(self.generation, launch.sequence, plan, reservation)
+        step = Step(self.generation, launch.sequence, plan, reservation, weights)
         for process in self._processes:
             process.link.post(step)
         return launch
@@ -425,6 +435,25 @@ class Ranks:
             kind, self.generation, self._clock.now(), rank, sequence, plan_id, rows, collectives, pool, window, 0.0, reason
         )
         self._tell(event)
+
+
+def _require_adapters(config: RankConfig, library: AdapterLibrary | None) -> None:
+    """ConfigError where weights have no slots, or slots no weights."""
+    slots, most = config.num_adapter_slots, config.max_adapter_rank
+    if isinstance(config.model, FingerprintModel):
+        if library is not None:
+            raise ConfigError("the fingerprint model has no weights, found a library of adapters; leave it out")
+    elif (slots > 0) != (library is not None):
+        found = "no library" if library is None else "a library"
+        raise ConfigError(
+            f"adapters on ranks need slots and a library of their weights, found num_adapter_slots {slots} and {found}; "
+            "give both or neither"
+        )
+    elif library is not None and library.max_rank > most:
+        raise ConfigError(
+            f"ranks must have room for every adapter of the library, found max_adapter_rank {most} for a library of up to "
+            f"{library.max_rank}; raise it"
+        )
 
 
 def _disagreement(launch: RankLaunch) -> tuple[int, str] | None:

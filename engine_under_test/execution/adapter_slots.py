@@ -14,11 +14,11 @@ from collections.abc import Collection, Sequence
 import torch
 from torch.nn import functional
 
-from engine_under_test.errors import BadInput, RunnerError
-from engine_under_test.model.llama import Product
+from engine_under_test.errors import BadInput
+from engine_under_test.model.llama import PartialProduct, Product
 from engine_under_test.model.lora import MODULES, LoraWeights, module_shapes
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights
-from engine_under_test.types import Adapter, Plan, Reservation
+from engine_under_test.types import Adapter
 
 
 class AdapterLibrary:
@@ -51,20 +51,6 @@ class AdapterLibrary:
 
     def find(self, adapter: Adapter) -> LoraWeights | None:
         return self._weights.get(adapter)
-
-
-def weights_to_load(plan: Plan, reservation: Reservation, library: AdapterLibrary) -> dict[Adapter, LoraWeights]:
-    """What the loads of a plan need, taken at its launch. RunnerError, with the rows to blame, if the library lacks some."""
-    wanted = {load.adapter: library.find(load.adapter) for load in reservation.adapter_loads}
-    found = {adapter: weights for adapter, weights in wanted.items() if weights is not None}
-    if lacking := wanted.keys() - found.keys():
-        rows = tuple(row for row, request in enumerate(plan.requests) if request.adapter in lacking)
-        raise RunnerError(
-            f"plan {plan.plan_id} can not be launched: the weights of an adapter must be in the library before requests name "
-            f"it; not there: {', '.join(sorted(f'{each.name} version {each.version}' for each in lacking))}",
-            rows,
-        )
-    return found
 
 
 class AdapterSlots:
@@ -128,7 +114,10 @@ class RowAdapters:
         }
 
     def whole(self, product: Product) -> Product:
-        """For products over all tokens of the batch at once."""
+        """For products over all tokens of the batch at once. Of a product that is one rank's part the slots hold the like part
+        of the adapters, and what is summed up over the ranks is both."""
+        if isinstance(product, PartialProduct):
+            return product.summed(self.whole(product.own))
 
         def adapted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
             y = product(x, w)

@@ -17,8 +17,8 @@ from itertools import chain, repeat
 import torch
 
 from engine_under_test.errors import ConfigError, RunnerError
-from engine_under_test.execution.adapter_rows import check_slots
-from engine_under_test.execution.adapter_slots import AdapterLibrary, AdapterSlots, RowAdapters, weights_to_load
+from engine_under_test.execution.adapter_rows import check_slots, weights_to_load
+from engine_under_test.execution.adapter_slots import AdapterLibrary, AdapterSlots, RowAdapters
 from engine_under_test.execution.asked import NOTHING_TOLD, PromptPart, columns, prompt_parts, require_drawn
 from engine_under_test.execution.attention import Attention, choose_attention, describe
 from engine_under_test.execution.batch import check_fit, draws, lay_out, num_bytes
@@ -110,8 +110,6 @@ class TransformerRunner:
             raise ConfigError(
                 f"the batch-invariant mode has an attention of its own, found {attention.name} asked for; leave one of them out"
             )
-        if adapters is not None and product is not None:
-            raise ConfigError("adapters are for a model on one rank, found products of a rank asked for; leave one of them out")
         config = weights.config
         self._library = adapters
         self._slots = None if adapters is None else AdapterSlots(weights, num_adapter_slots, adapters.max_rank)

@@ -11,7 +11,7 @@ is ``x @ w.T`` and may be handed in, since the bits of a matrix product depend o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch.nn import functional
@@ -20,6 +20,19 @@ from engine_under_test.model.weights import LayerWeights, LlamaConfig, LlamaWeig
 
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@runtime_checkable
+class PartialProduct(Protocol):
+    """A product of one rank's part of the weights, with the sum over all ranks where these split a matrix by columns."""
+
+    def own(self, x: torch.Tensor, w: torch.Tensor, /) -> torch.Tensor:
+        """What this rank alone comes to."""
+
+    def summed(self, product: Product, /) -> Product:
+        """Another product of this rank's part, with the same sums."""
+
+    def __call__(self, x: torch.Tensor, w: torch.Tensor, /) -> torch.Tensor: ...
 
 
 class Angles(NamedTuple):

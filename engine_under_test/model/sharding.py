@@ -8,10 +8,12 @@ each then knows all logits and samples the same token. Never: the sums (`distrib
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
 from engine_under_test.errors import ConfigError
+from engine_under_test.model.lora import LoraModule, LoraWeights
 from engine_under_test.model.weights import LayerWeights, LlamaConfig, LlamaWeights
 
 
@@ -40,27 +42,48 @@ def shard_config(config: LlamaConfig, world_size: int) -> LlamaConfig:
     )
 
 
+class _Part(NamedTuple):
+    """Where a rank's part of a matrix lies: along which dimension of [out, in], from where, how long."""
+
+    dim: int
+    begin: int
+    length: int
+
+
+def _parts(whole: LlamaConfig, rank: int, world_size: int) -> dict[str, _Part]:
+    """Of each matrix of a layer."""
+    mine, size = shard_config(whole, world_size), whole.head_size
+    first_kv = rank * whole.num_kv_heads // world_size
+    queries, keys, inner = mine.num_heads * size, mine.num_kv_heads * size, mine.intermediate_size
+    return {
+        "q": _Part(0, rank * queries, queries), "k": _Part(0, first_kv * size, keys), "v": _Part(0, first_kv * size, keys),
+        "o": _Part(1, rank * queries, queries), "gate": _Part(0, rank * inner, inner), "up": _Part(0, rank * inner, inner),
+        "down": _Part(1, rank * inner, inner),
+    }  # fmt: skip
+
+
+def _piece(tensor: torch.Tensor, part: _Part) -> torch.Tensor:
+    return tensor.narrow(*part).clone(memory_format=torch.contiguous_format)
+
+
 def shard(weights: LlamaWeights, rank: int, world_size: int) -> LlamaWeights:
     """The part of `rank`, in memory of its own."""
-    whole, mine = weights.config, shard_config(weights.config, world_size)
-    first_kv = rank * whole.num_kv_heads // world_size
-
-    def piece(tensor: torch.Tensor, dim: int, begin: int, length: int) -> torch.Tensor:
-        return tensor.narrow(dim, begin, length).clone(memory_format=torch.contiguous_format)
+    parts = _parts(weights.config, rank, world_size)
 
     def layer(each: LayerWeights) -> LayerWeights:
-        size = whole.head_size
-        queries, keys, inner = mine.num_heads * size, mine.num_kv_heads * size, mine.intermediate_size
-        return LayerWeights(
-            attention_norm=each.attention_norm,
-            q=piece(each.q, 0, rank * queries, queries),
-            k=piece(each.k, 0, first_kv * size, keys),
-            v=piece(each.v, 0, first_kv * size, keys),
-            o=piece(each.o, 1, rank * queries, queries),
-            mlp_norm=each.mlp_norm,
-            gate=piece(each.gate, 0, rank * inner, inner),
-            up=piece(each.up, 0, rank * inner, inner),
-            down=piece(each.down, 1, rank * inner, inner),
-        )
+        return replace(each, **{name: _piece(getattr(each, name), part) for name, part in parts.items()})
 
+    mine = shard_config(weights.config, world_size)
     return replace(weights, config=mine, layers=tuple(map(layer, weights.layers)))
+
+
+def shard_lora(lora: LoraWeights, config: LlamaConfig, rank: int, world_size: int) -> LoraWeights:
+    """The part of `rank` of an adapter for a whole model of this shape: rows of ``b`` where the rows of the matrix are split,
+    columns of ``a`` where its columns are, so that the ranks' products add up to the whole one."""
+    parts = _parts(config, rank, world_size)
+
+    def module(name: str, each: LoraModule) -> LoraModule:
+        part = parts[name]
+        return LoraModule(each.a, _piece(each.b, part)) if part.dim == 0 else LoraModule(_piece(each.a, part), each.b)
+
+    return replace(lora, layers=tuple({name: module(name, each) for name, each in of.items()} for of in lora.layers))

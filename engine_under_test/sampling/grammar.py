@@ -55,9 +55,17 @@ class _State(NamedTuple):
 
 class CompiledGrammars:
     """`seams.Grammars` for one vocabulary: the bytes of each token, b"" for one that is no text. ``most_states``: of how many
-    outputs the state is kept; what is not kept is computed again."""
+    outputs the state is kept; what is not kept is computed again. ``are_tried``: whoever sends requests here has tried their
+    grammars, within its budget, so that no process of their own is begun for it once more."""
 
-    def __init__(self, texts: Sequence[bytes], budget: Budget | None = None, most_states: int = _MOST_STATES) -> None:
+    def __init__(
+        self,
+        texts: Sequence[bytes],
+        budget: Budget | None = None,
+        most_states: int = _MOST_STATES,
+        *,
+        are_tried: bool = False,
+    ) -> None:
         try:
             from engine_under_test.sampling import grammar_trial
         except ModuleNotFoundError as error:
@@ -69,7 +77,7 @@ class CompiledGrammars:
             ) from error
         self._library = grammar_trial
         self._budget = grammar_trial.Budget() if budget is None else budget
-        self._trial = grammar_trial.Trial(texts, self._budget)
+        self._trial = None if are_tried else grammar_trial.Trial(texts, self._budget)
         self._tokenizer = grammar_trial.tokenizer_of(texts)
         self._vocab_size = len(texts)
         self._most_states = most_states
@@ -97,7 +105,7 @@ class CompiledGrammars:
             text = text_of(spec, self._budget.source_characters)
         except CanNotBeUsed as error:
             return str(error)
-        fault = self._trial.fault_of(text)
+        fault = None if self._trial is None else self._trial.fault_of(text)
         if fault is None:
             return None
         is_large = any(words in fault for words in _OF_LARGE_ONES)
@@ -133,7 +141,8 @@ class CompiledGrammars:
 
     def close(self) -> None:
         """Ends the process in which grammars are tried."""
-        self._trial.close()
+        if self._trial is not None:
+            self._trial.close()
 
     def _state_behind(self, spec: GrammarSpec, output: tuple[int, ...]) -> _State | None:
         """None: the grammar has no text that begins so."""
