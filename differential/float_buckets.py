@@ -14,12 +14,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from differential.judging import Judge
 from differential.running import MakeRunner, transformer_runner
 from differential.setting import Setting
-from differential.threads import one_thread
-from differential.tiny_tasks import Task, model_of, prompts, trial
-from differential.trials import Tally
+from differential.tiny_tasks import model_of, prompts, trial
+from differential.trials import Task, tally_of
 from engine_under_test.types import Request
 from properties.suite import CheckResult, Profile, SuiteContext
 
@@ -113,15 +111,9 @@ def check_float_buckets(
     context: SuiteContext, make_runner: MakeRunner = transformer_runner, told: Sequence[Task] | None = None
 ) -> CheckResult:
     """The suite: every trial of every model, up to the first divergence, which is shrunk."""
-    tally = Tally(SUITE_ID, context.seed, context.shrink_s)
-    with one_thread():
-        chosen = tasks(context.profile, context.seed) if told is None else told
-        total = sum(len(task.trials) for task in chosen)
-        for task in chosen:
-            judge = Judge(task.model, make_runner, asks_second_oracle=False)
-            tally.go_through(judge, task.trials, task.requests, lambda: context.progress(tally.examples, total))
-            if tally.failures:
-                break
+    chosen = tasks(context.profile, context.seed) if told is None else told
+    tally = tally_of(SUITE_ID, context, chosen, make_runner, asks_second_oracle=False)
+    total = sum(len(task.trials) for task in chosen)
     return tally.result(
         f"{len(chosen)} models, {total} trials of decodes in buckets; recordings rerun on the CPU, not captured"
     )

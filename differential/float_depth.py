@@ -14,8 +14,8 @@ from typing import Any
 
 from differential.reference import reference_logits
 from differential.setting import ModelSpec, Setting, weights_of
-from differential.tiny_tasks import NAN, Task, model_of, prompts, trial
-from differential.trials import Trial
+from differential.tiny_tasks import NAN, model_of, prompts, trial
+from differential.trials import Task, Trial
 from engine_under_test.types import SamplingParams
 
 _AT_ONCE = (0, 1, 0, 0, 2, 0, 0, 3, 0, 0, 4, 0, 0, 5)  # allocations of launches

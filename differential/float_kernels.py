@@ -16,12 +16,11 @@ from typing import Any
 
 from differential.float_runner import shapes
 from differential.float_settings import VOCAB
-from differential.judging import Judge
 from differential.running import MakeRunner, transformer_runner
 from differential.setting import ModelSpec, Setting, World
 from differential.threads import one_thread
-from differential.tiny_tasks import NAN, Task, model_of, prompts, trial
-from differential.trials import Tally, Trial
+from differential.tiny_tasks import NAN, model_of, prompts, trial
+from differential.trials import Tally, Task, Trial
 from engine_under_test.config import EngineConfig
 from engine_under_test.model.weights import LlamaConfig
 from engine_under_test.types import Request, SamplingParams
@@ -132,9 +131,13 @@ def check_float_kernels(
     """The suite: every trial on every model, up to the first divergence, which is shrunk."""
     importlib.import_module("triton")  # if that is missing, whoever runs the suite says so
     tally = Tally(SUITE_ID, context.seed, context.shrink_s)
-    chosen = tuple(models(context.profile, context.seed))
+    chosen = [
+        Task(model, requests(context.seed + number), tuple(told(model)))
+        for number, model in enumerate(models(context.profile, context.seed))
+    ]
     others = tuple(further(context.profile, context.seed))
-    total = sum(len(told(model)) for model in chosen) + sum(len(task.trials) for task in others)
+    total = sum(len(task.trials) for task in (*others, *chosen))
+    asks_second_oracle = context.profile is not Profile.QUICK
 
     def done() -> None:
         context.progress(tally.examples, total)
@@ -142,11 +145,7 @@ def check_float_kernels(
     with one_thread(), warnings.catch_warnings():
         # The interpreter computes in numpy, which warns of rows that are not numbers.
         warnings.filterwarnings("ignore", "All-NaN slice|invalid value", RuntimeWarning)
-        for task in others:
-            judge = Judge(task.model, make_runner, asks_second_oracle=False, asks_plain_run=task.asks_plain_run)
-            tally.go_through(judge, task.trials, task.requests, done)
-        for number, model in enumerate(chosen):
-            judge = Judge(model, make_runner, asks_second_oracle=context.profile is not Profile.QUICK)
-            tally.go_through(judge, told(model), requests(context.seed + number), done)
+        tally.go_through_tasks(others, make_runner, asks_second_oracle=False, done=done)
+        tally.go_through_tasks(chosen, make_runner, asks_second_oracle=asks_second_oracle, done=done)
     words = f"{len(chosen) + len(others)} models, attention by the Triton kernels under the interpreter"
     return tally.result(words)

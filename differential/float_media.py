@@ -11,12 +11,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from differential.judging import Judge
 from differential.running import MakeRunner, transformer_runner
 from differential.setting import ModelSpec, Setting
-from differential.threads import one_thread
-from differential.tiny_tasks import NAN, Task, model_of, trial
-from differential.trials import Tally, Trial
+from differential.tiny_tasks import NAN, model_of, trial
+from differential.trials import Task, Trial, tally_of
 from engine_under_test.types import Media, Request, SamplingParams
 from properties.suite import CheckResult, Profile, SuiteContext
 
@@ -101,13 +99,6 @@ def check_float_media(
     context: SuiteContext, make_runner: MakeRunner = transformer_runner, told: Sequence[Task] | None = None
 ) -> CheckResult:
     """The suite: every trial of every model, up to the first divergence, which is shrunk."""
-    tally = Tally(SUITE_ID, context.seed, context.shrink_s)
-    with one_thread():
-        chosen = tasks(context.profile, context.seed) if told is None else told
-        total = sum(len(task.trials) for task in chosen)
-        for task in chosen:
-            judge = Judge(task.model, make_runner, asks_second_oracle=context.profile is not Profile.QUICK)
-            tally.go_through(judge, task.trials, task.requests, lambda: context.progress(tally.examples, total))
-            if tally.failures:
-                break
-    return tally.result(f"{len(chosen)} models, {total} trials of media")
+    chosen = tasks(context.profile, context.seed) if told is None else told
+    tally = tally_of(SUITE_ID, context, chosen, make_runner, asks_second_oracle=context.profile is not Profile.QUICK)
+    return tally.result(f"{len(chosen)} models, {sum(len(task.trials) for task in chosen)} trials of media")

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from differential.float_settings import VOCAB
-from differential.judging import Judge
 from differential.running import MakeRunner, transformer_runner
 from differential.setting import ModelSpec, Setting, World
-from differential.threads import one_thread
-from differential.trials import Tally, Trial
+from differential.trials import Task, Trial, tally_of
 from engine_under_test.config import EngineConfig
 from engine_under_test.model.weights import LlamaConfig
 from engine_under_test.types import Request, SamplingParams
@@ -32,17 +29,7 @@ _LONGEST = 2060
 _MODELS_A_FIELD = {Profile.QUICK: 1, Profile.PR: 1, Profile.NIGHTLY: 8}
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A model, requests, and the trials that they go through."""
-
-    model: ModelSpec
-    requests: tuple[Request, ...]
-    trials: tuple[Trial, ...]
-    asks_plain_run: bool = True
-
-
-def cases(profile: Profile, seed: int) -> Iterator[Case]:
+def tasks(profile: Profile, seed: int) -> Iterator[Task]:
     """All of a profile, quick ones first."""
     for number in range(_MODELS_A_FIELD[profile]):
         yield from _of_fields((seed + number) % 2**31)
@@ -53,7 +40,7 @@ def cases(profile: Profile, seed: int) -> Iterator[Case]:
         yield _of_longest(seed % 2**31)
 
 
-def _of_fields(seed: int) -> Iterator[Case]:
+def _of_fields(seed: int) -> Iterator[Task]:
     """Every field of a shape that can change a logit, varied so that a default or a usual quotient is wrong somewhere."""
     table = (  # heads, KV heads, head size, hidden, inner, layers, eps, theta, tied, stream
         (6, 2, 16, 48, 64, 2, 1e-6, 100.0, True, 2**-7),
@@ -70,10 +57,10 @@ def _of_fields(seed: int) -> Iterator[Case]:
             _trial(model, Setting("fields, in chunks of 9", gap=1), {"chunks": 4}, max_tokens_per_step=9),
             _trial(model, Setting("fields, invariant", is_batch_invariant=True), {"most rows": 2}),
         )
-        yield Case(model, _requests(seed + number, _SHORT, 5), trials)
+        yield Task(model, _requests(seed + number, _SHORT, 5), trials)
 
 
-def _of_sharp(seed: int) -> Case:
+def _of_sharp(seed: int) -> Task:
     """Scores of over a hundred: their exponentials alone overflow."""
     model = ModelSpec("tiny", "float32", seed, LlamaConfig(VOCAB, 48, 2, 6, 2, 16, 64), sharpness=8.0)
     trials = (
@@ -81,10 +68,10 @@ def _of_sharp(seed: int) -> Case:
         _trial(model, Setting("sharp, eager", attention="eager"), {"most rows": 2}),
         _trial(model, Setting("sharp, invariant", is_batch_invariant=True), {"most rows": 2}),
     )
-    return Case(model, _requests(seed, (40, 65), 5), trials)
+    return Task(model, _requests(seed, (40, 65), 5), trials)
 
 
-def _of_long(seed: int) -> Iterator[Case]:
+def _of_long(seed: int) -> Iterator[Task]:
     """Contexts of many tiles: whole, in chunks that end at the edges of tiles and beside them, from the cache."""
     for number, dtype in enumerate(("float32", "bfloat16")):
         model = ModelSpec("tiny", dtype, seed + number, LlamaConfig(VOCAB, 48, 2, 6, 2, 16, 64, rope_theta=1e5))
@@ -104,10 +91,10 @@ def _of_long(seed: int) -> Iterator[Case]:
                 max_tokens_per_step=128,
             ),
         ]
-        yield Case(model, _requests(seed + number, _LONG, 4), tuple(trials))
+        yield Task(model, _requests(seed + number, _LONG, 4), tuple(trials))
 
 
-def _of_very_long(seed: int, length: int, layers: int) -> Iterator[Case]:
+def _of_very_long(seed: int, length: int, layers: int) -> Iterator[Task]:
     """Contexts past 1,024 positions."""
     for number, dtype in enumerate(("float32", "bfloat16")):
         model = ModelSpec("tiny", dtype, seed + number, LlamaConfig(VOCAB, 36, layers, 3, 1, 16, 48, rope_theta=1e4))
@@ -115,14 +102,14 @@ def _of_very_long(seed: int, length: int, layers: int) -> Iterator[Case]:
             _trial(model, Setting("very long, in chunks of 512"), {"chunks": 2}, max_tokens_per_step=512),
             _trial(model, Setting("very long, invariant", is_batch_invariant=True), {"steps": 4}),
         )
-        yield Case(model, _requests(seed + number, (length,), 4 if dtype == "float32" else 16), trials)
+        yield Task(model, _requests(seed + number, (length,), 4 if dtype == "float32" else 16), trials)
 
 
-def _of_longest(seed: int) -> Case:
+def _of_longest(seed: int) -> Task:
     """Past 2,048 positions, which is what a table of rotations, or a configuration, usually ends at."""
     model = ModelSpec("tiny", "float32", seed, LlamaConfig(VOCAB, 32, 1, 2, 1, 16, 32))
     told = _trial(model, Setting("longest, in chunks of 1,024"), {"chunks": 2}, slots=4096, max_tokens_per_step=1024)
-    return Case(model, _requests(seed, (_LONGEST,), 8), (told,), asks_plain_run=False)
+    return Task(model, _requests(seed, (_LONGEST,), 8), (told,), asks_plain_run=False)
 
 
 def _trial(
@@ -141,16 +128,9 @@ def _requests(seed: int, lengths: Sequence[int], num_new: int) -> tuple[Request,
 
 
 def check_float_numerics(context: SuiteContext, make_runner: MakeRunner = transformer_runner) -> CheckResult:
-    """The suite: every case in all of its trials, up to the first divergence, which is shrunk."""
-    tally = Tally(SUITE_ID, context.seed, context.shrink_s)
-    chosen = tuple(cases(context.profile, context.seed))
-    total = sum(len(case.trials) for case in chosen)
-    with one_thread():
-        for case in chosen:
-            asks_second = context.profile is not Profile.QUICK
-            judge = Judge(case.model, make_runner, asks_second_oracle=asks_second, asks_plain_run=case.asks_plain_run)
-            tally.go_through(judge, case.trials, case.requests, lambda: context.progress(tally.examples, total))
-            if tally.failures:
-                break
-    longest = max(len(request.prompt) for case in chosen for request in case.requests)
+    """The suite: every task in all of its trials, up to the first divergence, which is shrunk."""
+    chosen = tuple(tasks(context.profile, context.seed))
+    tally = tally_of(SUITE_ID, context, chosen, make_runner, asks_second_oracle=context.profile is not Profile.QUICK)
+    total = sum(len(task.trials) for task in chosen)
+    longest = max(len(request.prompt) for task in chosen for request in task.requests)
     return tally.result(f"{len(chosen)} models under {total} settings, the longest prompt of {longest} tokens")

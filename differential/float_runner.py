@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from differential.float_depth import of_depth
-from differential.judging import Judge
 from differential.reference import reference_logits
 from differential.running import MakeRunner, transformer_runner
 from differential.setting import Setting, weights_of
-from differential.threads import one_thread
-from differential.tiny_tasks import LAYERS, NAN, Task, model_of, prompts, trial
-from differential.trials import Tally
+from differential.tiny_tasks import LAYERS, NAN, model_of, prompts, trial
+from differential.trials import Task, tally_of
 from engine_under_test.types import Request
 from properties.suite import CheckResult, Profile, SuiteContext
 
@@ -183,13 +181,6 @@ def check_float_runner(
     told: Callable[[Profile, int], Sequence[Task]] = tasks,
 ) -> CheckResult:
     """The suite: every task, up to the first divergence, which is shrunk."""
-    tally = Tally(SUITE_ID, context.seed, context.shrink_s)
-    with one_thread():
-        chosen = told(context.profile, context.seed)
-        total = sum(len(task.trials) for task in chosen)
-        for task in chosen:
-            judge = Judge(task.model, make_runner, asks_second_oracle=False, asks_plain_run=task.asks_plain_run)
-            tally.go_through(judge, task.trials, task.requests, lambda: context.progress(tally.examples, total))
-            if tally.failures:
-                break
-    return tally.result(f"{total} trials of store, memory, NaN, rows and shapes")
+    chosen = told(context.profile, context.seed)
+    tally = tally_of(SUITE_ID, context, chosen, make_runner, asks_second_oracle=False)
+    return tally.result(f"{sum(len(task.trials) for task in chosen)} trials of store, memory, NaN, rows and shapes")

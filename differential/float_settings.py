@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from differential.judging import Judge
 from differential.running import MakeRunner, transformer_runner
 from differential.setting import DTYPES, ModelSpec, Setting, World
-from differential.threads import one_thread
-from differential.trials import Tally, Trial
+from differential.trials import Task, Trial, tally_of
 from engine_under_test.config import EngineConfig
 from engine_under_test.model.weights import LlamaConfig
 from engine_under_test.types import LogprobsMode, Request, SamplingParams
@@ -137,15 +135,9 @@ def check_float_settings(
     context: SuiteContext, make_runner: MakeRunner = transformer_runner, trials: Sequence[Callable[[ModelSpec], Trial]] = TRIALS
 ) -> CheckResult:
     """The suite: every trial on every model, up to the first divergence, which is shrunk."""
-    tally = Tally(SUITE_ID, context.seed, context.shrink_s)
-    chosen = tuple(models(context.profile, context.seed))
-    total = len(chosen) * len(trials)
-    with one_thread():
-        for number, model in enumerate(chosen):
-            judge = Judge(model, make_runner, asks_second_oracle=context.profile is not Profile.QUICK)
-            asked = requests((context.seed + number) % 2**32)
-            told = [make(model) for make in trials]
-            tally.go_through(judge, told, asked, lambda: context.progress(tally.examples, total))
-            if tally.failures:
-                break
+    chosen = [
+        Task(model, requests((context.seed + number) % 2**32), tuple(make(model) for make in trials))
+        for number, model in enumerate(models(context.profile, context.seed))
+    ]
+    tally = tally_of(SUITE_ID, context, chosen, make_runner, asks_second_oracle=context.profile is not Profile.QUICK)
     return tally.result(f"{len(chosen)} models under {len(trials)} settings")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from differential.judging import Judge, shrunk_judge
@@ -16,6 +17,7 @@ from differential.setting import Setting, World, world_of, world_to
 from engine_under_test.errors import BadInput
 from engine_under_test.types import Request
 from models.shrink import shrink_world
+from properties.fewest import fewest
 from properties.op import Op, OpKind
 from properties.suite import Failure
 from properties.verdict import Violation
@@ -113,16 +115,10 @@ class Search:
     def drop_tokens(self) -> None:
         """Takes runs of tokens out of each prompt, long ones first, from the end to the beginning."""
         for place in range(len(self.ops)):
-            size = len(self._prompt(place)) // 2
-            while size and self.now() < self.ends_at:
-                end = len(self._prompt(place))
-                while end > 0:
-                    start = max(0, end - size)
-                    prompt = self._prompt(place)[:start] + self._prompt(place)[end:]
-                    if prompt:
-                        self.accept(self.spec, self._with_prompt(place, prompt))
-                    end = start
-                size //= 2
+            fewest(self._prompt(place), partial(self._accept_prompt, place), lambda: self.now() < self.ends_at)
+
+    def _accept_prompt(self, place: int, prompt: tuple[int, ...]) -> bool:
+        return bool(prompt) and self.accept(self.spec, self._with_prompt(place, prompt))
 
     def simplify_setting(self) -> None:
         """Takes away what of the setting is not needed."""

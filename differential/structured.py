@@ -30,6 +30,7 @@ from engine_under_test.sampling.processed import RowState, processed
 from engine_under_test.types import FinishReason, History, Request, SamplingParams
 from models.law_of_adjustments import adjusted, steps_of
 from models.law_of_filters import Address, Drawn, kept, masked, next_token
+from properties.fewest import fewest
 from properties.grammar_cases import CASES, LANGUAGES, STOPS, TEXTS, VOCAB_SIZE
 from properties.languages import allowed, wrong_output
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
@@ -184,21 +185,19 @@ class _Judge:
     ) -> Violation:
         """The same sentence broken with as few requests as were found in the time."""
         ends_at = time.monotonic() + seconds
-        num_before, left = len(asked), list(asked)
-        size = len(left) // 2
-        while size and time.monotonic() < ends_at:
-            for begin in range(0, len(left), size):
-                fewer = left[:begin] + left[begin + size :]
-                said, _ = serve(way, fewer, laws, self._grammars, truth)
-                others = [self.judge(each, laws) for each in said]
-                same = next((each for each in others if each is not None and each.invariant == found.invariant), None)
-                if same is not None:
-                    found, left = same, fewer
-                    break
-            else:
-                size //= 2
-        facts = (f"{'way':<13} {way.name}: {way}", f"{'requests':<13} {len(left)} of {num_before}: {left}")
-        return replace(found, facts=(*found.facts, *facts))
+        shortest = found
+
+        def fails(fewer: Sequence[Request]) -> bool:
+            nonlocal shortest
+            said, _ = serve(way, fewer, laws, self._grammars, truth)
+            others = [self.judge(each, laws) for each in said]
+            same = next((each for each in others if each is not None and each.invariant == found.invariant), None)
+            shortest = same or shortest
+            return same is not None
+
+        left = fewest(asked, fails, lambda: time.monotonic() < ends_at)
+        facts = (f"{'way':<13} {way.name}: {way}", f"{'requests':<13} {len(left)} of {len(asked)}: {left}")
+        return replace(shortest, facts=(*shortest.facts, *facts))
 
     def _count(self, way: Way, said: Sequence[Said], laws: Floats, reached: Mapping[str, int]) -> None:
         for name, least in way.floors.items():

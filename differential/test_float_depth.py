@@ -12,7 +12,7 @@ import torch
 from differential.float_depth import of_depth, of_lost, of_overflow, of_stops, of_streams
 from differential.float_runner import check_float_runner
 from differential.setting import World, world_of, world_to
-from differential.tiny_tasks import Task
+from differential.trials import Task
 from engine_under_test.execution import transformer
 from engine_under_test.execution.batch import draws
 from engine_under_test.execution.landing import LastSamples

@@ -12,8 +12,7 @@ from differential.float_kernels import ATTENTION, SUITE_ID, check_float_kernels,
 from differential.float_runner import shapes
 from differential.setting import ModelSpec
 from differential.suites import FLOAT_KERNELS, SUITES
-from differential.tiny_tasks import Task
-from differential.trials import Trial
+from differential.trials import Task, Trial
 from engine_under_test.execution import kernels
 from properties.suite import Profile, SuiteContext
 from properties.verdict import Verdict

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from differential import float_numerics
-from differential.float_numerics import cases, check_float_numerics
+from differential.float_numerics import check_float_numerics, tasks
 from differential.float_settings import VOCAB, requests
 from differential.judging import Judge, oracles_of
 from differential.reference import Rounding
@@ -25,7 +25,7 @@ from engine_under_test.types import Request, SamplingParams
 from properties.suite import Profile, SuiteContext
 from properties.verdict import Verdict
 
-CASES = tuple(cases(Profile.QUICK, 7))
+CASES = tuple(tasks(Profile.QUICK, 7))
 TRIALS = [(case, trial) for case in CASES for trial in case.trials]
 ATTENTIONS = {
     "paged-torch": Setting("x"),
@@ -56,7 +56,7 @@ def test_no_field_of_a_shape_is_the_same_in_all_models() -> None:
 
 
 def test_at_night_contexts_are_longer_and_models_more() -> None:
-    nightly = tuple(cases(Profile.NIGHTLY, 7))
+    nightly = tuple(tasks(Profile.NIGHTLY, 7))
     assert max(len(request.prompt) for case in nightly for request in case.requests) >= 1500
     assert len(nightly) > 4 * len(CASES)
 

@@ -19,7 +19,7 @@ from differential.reference import reference_cells
 from differential.running import run
 from differential.setting import Setting, weights_of
 from differential.suites import FLOAT_RUNNER, SUITES
-from differential.tiny_tasks import Task
+from differential.trials import Task
 from engine_under_test.errors import RunnerError
 from engine_under_test.execution import attention, memory, products, transformer
 from engine_under_test.execution.transformer import TransformerRunner

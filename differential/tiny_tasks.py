@@ -1,13 +1,12 @@
-"""Tasks of the suite `float-runner`: a tiny model, requests, and the trials that they go through.
+"""What tasks on a tiny model are made of: its shape, a pool for its trials, prompts.
 
-Owns how such a task is put together. Never which there are (`float_runner.py`, `float_depth.py`, `float_kernels.py`).
+Owns these defaults. Never which tasks there are (`float_runner.py`, `float_depth.py`, `float_kernels.py`).
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from differential.setting import ModelSpec, Setting, World
@@ -19,16 +18,6 @@ from engine_under_test.types import Request, SamplingParams
 VOCAB = 97
 NAN = VOCAB - 1  # the token that may be none: in no prompt that `prompts` draws
 LAYERS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Trials of one model, with the requests that they share."""
-
-    model: ModelSpec
-    requests: tuple[Request, ...]
-    trials: tuple[Trial, ...]
-    asks_plain_run: bool = True
 
 
 def model_of(

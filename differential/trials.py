@@ -1,22 +1,24 @@
 """Trials: settings with what each must reach, and the tally of a suite that goes through them.
 
-Owns how a suite of trials counts, what it lacks, and what becomes of its first divergence. Never which trials there are
-(`float_settings.py`, `smollm2.py`).
+Owns what a task is, how a suite of trials counts, what it lacks, and what becomes of its first divergence. Never which trials
+there are (`float_settings.py`, `smollm2.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from differential.compare import tolerance_of
 from differential.judging import PLANS, Judge, Judged
+from differential.running import MakeRunner
 from differential.setting import DTYPES, ModelSpec, World
 from differential.shrinking import failure_of
+from differential.threads import one_thread
 from differential.ways import strayed
 from engine_under_test.types import Request
-from properties.suite import CheckResult, Failure, Figure, Label
+from properties.suite import CheckResult, Failure, Figure, Label, SuiteContext
 from properties.verdict import Verdict
 
 
@@ -30,6 +32,16 @@ class Trial:
     @property
     def name(self) -> str:
         return self.world.setting.name
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Trials of one model, with the requests that they share."""
+
+    model: ModelSpec
+    requests: tuple[Request, ...]
+    trials: tuple[Trial, ...]
+    asks_plain_run: bool = True
 
 
 @dataclass(slots=True)
@@ -62,6 +74,16 @@ class Tally:
                 failure = failure_of(judge, trial.world, requests, judged.violation, seed, max_seconds=self.shrink_s)
                 self.failures = (failure,)
                 return
+
+    def go_through_tasks(
+        self, tasks: Iterable[Task], make_runner: MakeRunner, *, asks_second_oracle: bool, done: Callable[[], None]
+    ) -> None:
+        """Every trial of every task, up to the first divergence."""
+        for task in tasks:
+            if self.failures:
+                return
+            judge = Judge(task.model, make_runner, asks_second_oracle=asks_second_oracle, asks_plain_run=task.asks_plain_run)
+            self.go_through(judge, task.trials, task.requests, done)
 
     def result(self, note: str) -> CheckResult:
         """What the suite says: a valid run that missed a floor is unknown."""
@@ -99,3 +121,16 @@ class Tally:
             allowed = tolerance_of(DTYPES[dtype], model)
             note = f"largest error of a logit, as a share of the spread of its row; {allowed:g} is allowed"
             yield Figure(f"{self.suite_id}.worst_error.{dtype}", share, "1", Label.OBSERVED, note)
+
+
+def tally_of(
+    suite_id: str, context: SuiteContext, tasks: Sequence[Task], make_runner: MakeRunner, *, asks_second_oracle: bool
+) -> Tally:
+    """What a suite has seen that is these tasks and nothing else."""
+    tally = Tally(suite_id, context.seed, context.shrink_s)
+    total = sum(len(task.trials) for task in tasks)
+    with one_thread():
+        tally.go_through_tasks(
+            tasks, make_runner, asks_second_oracle=asks_second_oracle, done=lambda: context.progress(tally.examples, total)
+        )
+    return tally

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from engine_under_test.execution.rows import KeptRows, RowFields
 from engine_under_test.types import Adapter, BlockCopy, LogprobsMode, Media, Plan, Request, Reservation, RowId, SamplingParams
+from properties.fewest import at_most, fewest
 from properties.kept_rows import due_fields, rows_are_what_the_plan_says
 from properties.verdict import Violation
 
@@ -342,19 +343,5 @@ def run(ops: Sequence[RowsOp]) -> RowsWorld:
 
 
 def shrink(ops: Sequence[RowsOp], most_runs: int = 300) -> tuple[RowsOp, ...]:
-    """Fewer operations that still lead to a violation: pieces are left out, from halves down to single ones."""
-    kept = list(ops)
-    size = max(len(kept) // 2, 1)
-    while most_runs > 0:
-        start, has_changed = 0, False
-        while start < len(kept) and most_runs > 0:
-            candidate = kept[:start] + kept[start + size :]
-            most_runs -= 1
-            if run(candidate).violation is not None:
-                kept, has_changed = candidate, True
-            else:
-                start += size
-        if size == 1 and not has_changed:
-            break
-        size = max(size // 2, 1)
-    return tuple(kept)
+    """Fewer operations that still lead to a violation."""
+    return fewest(ops, lambda left: run(left).violation is not None, at_most(most_runs))

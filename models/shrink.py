@@ -1,7 +1,7 @@
 """Shrinking: the shortest story found that still breaks the same invariant.
 
-Owns delta debugging over ops (Zeller, Hildebrandt: Simplifying and Isolating Failure-Inducing Input, TSE 2002), then over
-payloads and the world. Every candidate is run in a World of its own; what does not end with the same identifier is dropped.
+Owns delta debugging over ops (`properties.fewest`), then over payloads and the world. Every candidate is run in a World of its
+own; what does not end with the same identifier is dropped.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from engine_under_test.errors import BadInput
 from engine_under_test.execution.schedule import TURN
 from engine_under_test.types import Request, SamplingParams
 from models.build import world_from
+from properties.fewest import fewest
 from properties.op import Op, OpKind
 from properties.verdict import Violation
 
@@ -123,14 +124,7 @@ class _Search:
     def drop_ops(self) -> bool:
         """Removes runs of ops, long ones first, until no single op can go."""
         before = len(self.ops)
-        size = max(1, len(self.ops) // 2)
-        while size and not self.is_over():
-            position = len(self.ops)
-            while position > 0:
-                start = max(0, position - size)
-                self.accept(self.ops[:start] + self.ops[position:])
-                position = start
-            size //= 2
+        fewest(self.ops, self.accept, lambda: not self.is_over())
         return len(self.ops) < before
 
     def simplify_payloads(self) -> bool:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from properties.fewest import at_most, fewest
 from properties.kv_end import KvViolation, key_of
 from properties.kv_link import Fate
 from properties.kv_world import KvWorld
@@ -232,20 +233,10 @@ def go_on(world: KvWorld, rounds: int) -> None:
 
 
 def shrink(ops: Sequence[KvOp], identifier: str, most_runs: int = 300) -> tuple[KvOp, ...]:
-    """Fewer operations that violate the same invariant: pieces are left out, from halves down to single ones."""
-    kept = list(ops)
-    size = max(len(kept) // 2, 1)
-    while most_runs > 0:
-        start, has_changed = 0, False
-        while start < len(kept) and most_runs > 0:
-            candidate = kept[:start] + kept[start + size :]
-            found = run(candidate).violation
-            most_runs -= 1
-            if found is not None and found.invariant == identifier:
-                kept, has_changed = candidate, True
-            else:
-                start += size
-        if size == 1 and not has_changed:
-            break
-        size = max(size // 2, 1)
-    return tuple(kept)
+    """Fewer operations that violate the same invariant."""
+
+    def fails(left: Sequence[KvOp]) -> bool:
+        found = run(left).violation
+        return found is not None and found.invariant == identifier
+
+    return fewest(ops, fails, at_most(most_runs))
