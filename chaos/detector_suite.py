@@ -17,7 +17,7 @@ from engine_under_test.execution.races import HOST, Clock, RaceDetector
 from engine_under_test.seams import DeviceOp, Page, Stream
 from properties.invariants.predicate import violation
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
-from properties.verdict import Verdict, Violation
+from properties.verdict import Violation, verdict_of
 
 SUITE_ID: Final = "race-detector"
 _PROGRAMS: Final = {Profile.QUICK: 400, Profile.PR: 4_000, Profile.NIGHTLY: 200_000}
@@ -64,7 +64,7 @@ def run_race_detector(context: SuiteContext) -> CheckResult:
     missed = tuple(f"{kind}: {reached[kind]} of {needed}" for kind in kinds if reached[kind] < needed)
     return CheckResult(
         SUITE_ID,
-        Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID,
+        verdict_of(failures, missed),
         examples=done,
         ops=events,
         reached=dict(sorted(reached.items())),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from chaos.watchdog import Hang, within
 from properties.invariants.predicate import violation
 from properties.suite import CheckResult, Failure, Figure
-from properties.verdict import Verdict, Violation
+from properties.verdict import Violation, verdict_of
 
 
 def hang_in(title: str, run: Callable[[], None], seconds: float, invariant: str) -> Violation | None:
@@ -47,7 +47,7 @@ class Sums:
         missed = () if failure else tuple(self.missed)
         return CheckResult(
             suite_id,
-            Verdict.INVALID if failure else Verdict.UNKNOWN if missed else Verdict.VALID,
+            verdict_of(failure, missed),
             examples=self.examples,
             ops=self.ops,
             noops=self.noops,

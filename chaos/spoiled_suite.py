@@ -25,7 +25,7 @@ from properties.invariants.predicate import violation
 from properties.moment import Moment
 from properties.op import Op, OpKind
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
-from properties.verdict import Verdict, Violation
+from properties.verdict import Violation, verdict_of
 
 SUITE_ID = "spoiled-slots"
 _WORLDS = ("small", "small-deep", "priority")  # names in `SHAPES`
@@ -120,7 +120,7 @@ def run_spoiled(context: SuiteContext) -> CheckResult:
     )
     return CheckResult(
         SUITE_ID,
-        Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID,
+        verdict_of(failures, missed),
         examples=2 * reached.total(),
         ops=ops,
         reached=dict(sorted(reached.items())),

@@ -31,7 +31,7 @@ from properties.history import OpRecord
 from properties.invariants import ALL
 from properties.op import OpKind
 from properties.suite import CheckResult, Failure, Figure, Label, Profile, Suite, SuiteContext
-from properties.verdict import Verdict
+from properties.verdict import Verdict, verdict_of
 
 _STORMS = {Profile.QUICK: 3, Profile.PR: 24, Profile.NIGHTLY: 4000}
 _DEVICE_OPS = {Profile.QUICK: 4_000, Profile.PR: 100_000, Profile.NIGHTLY: 1_000_000}
@@ -173,7 +173,7 @@ def _run_storms(
     missed = () if failures else tuple(sums.missed)
     return CheckResult(
         name,
-        Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID,
+        verdict_of(failures, missed),
         examples=done,
         ops=sums.ops,
         noops=sums.noops,

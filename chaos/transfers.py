@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 from properties.suite import CheckResult, Failure, Profile, Suite, SuiteContext
-from properties.verdict import Verdict
+from properties.verdict import verdict_of
 
 _WALKS = {Profile.QUICK: 40, Profile.PR: 250, Profile.NIGHTLY: 20_000}
 _FLOORS = {  # in profile pr
@@ -58,7 +58,7 @@ def run_transfers(context: SuiteContext) -> CheckResult:
     )
     return CheckResult(
         "transfers",
-        Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID,
+        verdict_of(failures, missed),
         examples=done,
         ops=ops,
         reached=dict(sorted(reached.items())),

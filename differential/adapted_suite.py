@@ -20,7 +20,7 @@ from engine_under_test.types import Adapter, Request, SamplingParams
 from models.shrink import shrink_world
 from properties.op import Op, OpKind
 from properties.suite import CheckResult, Failure, Figure, Label, Profile, SuiteContext
-from properties.verdict import Verdict, Violation
+from properties.verdict import Violation, verdict_of
 
 SUITE_ID = "adapters"
 _ROUNDS = {Profile.QUICK: 1, Profile.PR: 3, Profile.NIGHTLY: 60}
@@ -120,7 +120,7 @@ def check_adapters(context: SuiteContext) -> CheckResult:
     missed = () if failures else tuple(_missed(reached, rounds))
     return CheckResult(
         SUITE_ID,
-        Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID,
+        verdict_of(failures, missed),
         examples=done,
         ops=num_ops,
         reached={name: reached[name] for way in WAYS for name in _floors_of(way)},

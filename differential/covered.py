@@ -53,7 +53,7 @@ from models.law_of_filters import Address, kept, masked, next_token
 from properties.grammar_cases import CASES, STOPS, TEXTS, VOCAB_SIZE
 from properties.invariants.predicate import violation
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
-from properties.verdict import Verdict, Violation
+from properties.verdict import Verdict, Violation, verdict_of
 
 SUITE_ID = "covering-array"
 PASSES = {Profile.QUICK: 1, Profile.PR: 1, Profile.NIGHTLY: 30}  # through the array, each with requests of its own
@@ -296,7 +296,7 @@ def check_covered(context: SuiteContext) -> CheckResult:
     missed = [f"{name}: 0" for name in names if not reached[name]]
     return CheckResult(
         SUITE_ID,
-        Verdict.INVALID if broken else Verdict.UNKNOWN if missed else Verdict.VALID,
+        verdict_of(broken, missed),
         examples=passes * len(rows),
         ops=reached["tokens that a seed decides"] + len(numbers),
         reached={name: reached[name] for name in names},

@@ -25,7 +25,7 @@ from engine_under_test.types import History, LogprobsMode, RowId
 from properties.grammar_cases import TEXTS
 from properties.invariants.catalogue import CATALOGUE
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
-from properties.verdict import Verdict, Violation
+from properties.verdict import Violation, verdict_of
 
 SUITE_ID = "drawn-drafts"
 ROUNDS = {Profile.QUICK: 1, Profile.PR: 3, Profile.NIGHTLY: 40}
@@ -262,7 +262,7 @@ def _result(judge: Judge, failure: Failure | None, rounds: int) -> CheckResult:
     missed = () if failure else (*short, *judge.missed)
     return CheckResult(
         SUITE_ID,
-        Verdict.INVALID if failure else Verdict.UNKNOWN if missed else Verdict.VALID,
+        verdict_of(failure, missed),
         examples=rounds * len(WAYS),
         ops=reached["rows"],
         reached={name: reached[name] for name in FLOORS},

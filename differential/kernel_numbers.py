@@ -26,7 +26,7 @@ from engine_under_test.execution.batch import Batch
 from properties.paged import Paged, dense_attention, lay_out
 from properties.paged_kernels import OutsideError, Watch, bits, excess, poisoned_memory, run_decode, run_prefill, watched
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
-from properties.verdict import Verdict, Violation
+from properties.verdict import Violation, verdict_of
 
 SUITE_ID = "kernel-numbers"
 FAR = "pages past 32 bits"
@@ -56,7 +56,7 @@ def check_kernel_numbers(context: SuiteContext, told: Callable[[Profile], Iterab
             context.progress(done, len(all_cases))
     return CheckResult(
         SUITE_ID,
-        Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID,
+        verdict_of(failures, missed),
         examples=done,
         ops=reached["queries"],
         reached=dict(reached),

@@ -28,7 +28,7 @@ from differential.threads import one_thread
 from engine_under_test.sampling.torch_sampler import sample_and_tell
 from models.law_of_filters import uniforms_at
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
-from properties.verdict import Verdict
+from properties.verdict import verdict_of
 
 SUITE_ID = "sampler-law"
 BATCHES = {Profile.QUICK: 45, Profile.PR: 135, Profile.NIGHTLY: 3_375}
@@ -168,7 +168,7 @@ def _result(rows: Rows, adjusted: Rows, served: Served, failure: Failure | None)
     num_rows = rows.num_rows + adjusted.num_rows + served.num_rows
     return CheckResult(
         SUITE_ID,
-        Verdict.INVALID if failure else Verdict.UNKNOWN if missed else Verdict.VALID,
+        verdict_of(failure, missed),
         examples=rows.num_batches + adjusted.num_batches + served.num_worlds,
         ops=num_rows,
         reached={

@@ -33,7 +33,7 @@ from models.shrink import shrink_world
 from properties.op import Op, OpKind
 from properties.streamed_text import TEXT_SENTENCES, ToldText, certain_text, shown_after
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
-from properties.verdict import Verdict, Violation
+from properties.verdict import Violation, verdict_of
 
 SUITE_ID = "streamed-text"
 _CASES = {Profile.QUICK: 400, Profile.PR: 4_000, Profile.NIGHTLY: 60_000}
@@ -244,7 +244,7 @@ def check_streamed_text(context: SuiteContext) -> CheckResult:
     ]
     return CheckResult(
         SUITE_ID,
-        Verdict.INVALID if failure else Verdict.UNKNOWN if missed else Verdict.VALID,
+        verdict_of(failure, missed),
         examples=examples,
         ops=ops,
         reached=dict(reached),

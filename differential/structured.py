@@ -34,7 +34,7 @@ from properties.fewest import fewest
 from properties.grammar_cases import CASES, LANGUAGES, STOPS, TEXTS, VOCAB_SIZE
 from properties.languages import allowed, wrong_output
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
-from properties.verdict import Verdict, Violation
+from properties.verdict import Violation, verdict_of
 
 SUITE_ID = "structured-output"
 ROUNDS = {Profile.QUICK: 1, Profile.PR: 3, Profile.NIGHTLY: 40}
@@ -72,7 +72,7 @@ def check_structured(context: SuiteContext) -> CheckResult:
     missed = () if failure else (*short, *judge.missed)
     return CheckResult(
         SUITE_ID,
-        Verdict.INVALID if failure else Verdict.UNKNOWN if missed else Verdict.VALID,
+        verdict_of(failure, missed),
         examples=judge.reached["rounds"],
         ops=judge.reached["tokens"],
         reached={name: judge.reached[name] for name in (*FLOORS, *judge.of_ways)},

@@ -19,7 +19,7 @@ from differential.threads import one_thread
 from differential.ways import strayed
 from engine_under_test.types import Request
 from properties.suite import CheckResult, Failure, Figure, Label, SuiteContext
-from properties.verdict import Verdict
+from properties.verdict import verdict_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Tally:
         plans = self.evaluations[PLANS]
         return CheckResult(
             self.suite_id,
-            Verdict.INVALID if self.failures else Verdict.UNKNOWN if missed else Verdict.VALID,
+            verdict_of(self.failures, missed),
             examples=self.examples,
             ops=self.ops,
             reached=dict(self.reached),

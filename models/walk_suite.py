@@ -21,7 +21,7 @@ from properties.checkers import CHECKERS, run_checkers
 from properties.history import History
 from properties.op import Op, OpKind
 from properties.suite import CheckResult, Failure, Profile, Suite, SuiteContext
-from properties.verdict import Verdict, Violation
+from properties.verdict import Violation, verdict_of
 
 SHAPES: dict[str, WalkShape] = {
     "small": small_shape(),
@@ -130,7 +130,7 @@ def _result(identifier: str, sums: _Sums, failures: tuple[Failure, ...]) -> Chec
     missed = list(sums.missed)
     if sums.noops > sums.ops:
         missed.append(f"at most half of the operations may be no-ops, found {sums.noops} of {sums.noops + sums.ops}")
-    verdict = Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID
+    verdict = verdict_of(failures, missed)
     return CheckResult(
         identifier,
         verdict,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from properties.verdict import Verdict, Violation, merge
+from properties.verdict import Verdict, Violation, merge, verdict_of
 
 VALID, UNKNOWN, INVALID = Verdict.VALID, Verdict.UNKNOWN, Verdict.INVALID
 
@@ -42,3 +42,16 @@ def test_each_verdict_has_an_exit_code_of_its_own() -> None:
 
 def test_a_violation_reads_as_a_sentence() -> None:
     assert Violation("KV-4", "freed once", "block 3", "two", "one").sentence == "block 3: found two, expected one"
+
+
+@pytest.mark.parametrize(
+    ("failed", "missed", "due"),
+    [
+        pytest.param((), (), VALID, id="nothing is wrong"),
+        pytest.param((), ("a floor",), UNKNOWN, id="a floor was missed"),
+        pytest.param(("a failure",), ("a floor",), INVALID, id="a failure counts more than a floor"),
+        pytest.param(None, [], VALID, id="no failure, no list"),
+    ],
+)
+def test_a_suite_is_valid_only_where_nothing_failed_or_was_missed(failed: object, missed: object, due: Verdict) -> None:
+    assert verdict_of(failed, missed) is due

@@ -31,6 +31,11 @@ def merge(verdicts: Iterable[Verdict]) -> Verdict:
     return reduce(lambda one, other: one if _RANK[one] >= _RANK[other] else other, found)
 
 
+def verdict_of(failed: object, missed: object) -> Verdict:
+    """A suite's: invalid if anything failed, else unknown if anything that was due was missed. Nothing of a kind is false."""
+    return Verdict.INVALID if failed else Verdict.UNKNOWN if missed else Verdict.VALID
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """An invariant that does not hold: its sentence, and what was found against what was expected.

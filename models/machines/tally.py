@@ -13,7 +13,7 @@ from typing import Any
 from models.machines.driving import Driver
 from properties.op import Op
 from properties.suite import CheckResult, Failure
-from properties.verdict import Verdict, Violation
+from properties.verdict import Violation, verdict_of
 
 
 class InvariantBroken(Exception):
@@ -44,7 +44,7 @@ class Tally:
         lacking = () if failures else (*missed, *self.lacking)
         return CheckResult(
             identifier,
-            Verdict.INVALID if failures else Verdict.UNKNOWN if lacking else Verdict.VALID,
+            verdict_of(failures, lacking),
             examples=self.examples,
             ops=self.ops,
             noops=self.noops,

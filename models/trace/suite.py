@@ -18,7 +18,7 @@ from models.trace.tally import IDENTIFIER as BOUND_IDENTIFIER
 from models.trace.workload import ROOMY, TIGHT, Setting, TraceRun, begin, ops_of
 from properties.op import Op, OpKind
 from properties.suite import CheckResult, Failure, Figure, Label, Profile, Suite, SuiteContext
-from properties.verdict import Verdict
+from properties.verdict import verdict_of
 
 IDENTIFIER = "trace-mooncake"
 SETTINGS: Mapping[str, Setting] = {"roomy": ROOMY, "tight": TIGHT}
@@ -99,7 +99,7 @@ def _result(
         for name, each in runs.items()
         if name == "roomy" and each.hit_rate < LEAST_SHARE_OF_BOUND * each.hit_rate_bound
     )
-    verdict = Verdict.INVALID if failures else Verdict.UNKNOWN if missed else Verdict.VALID
+    verdict = verdict_of(failures, missed)
     evaluations: Counter[str] = sum((each.world.evaluations for each in runs.values()), Counter())
     bound = max((each.hit_rate_bound for each in runs.values()), default=0.0)
     rates = " and ".join(f"{each.hit_rate:.2f} ({name} pool)" for name, each in runs.items())
