@@ -45,7 +45,7 @@ class StormRun:
 
 def run_storm(storm: Storm) -> StormRun:
     """Runs it to its end or to the first violation, histories included."""
-    driver = Driver(storm.spec(), partial(world_from, chooser=storm.chooser()))
+    driver = Driver(storm.spec(), partial(world_from, chooser=storm.chooser()), may_wait=True)
     driver.run(storm.ops())
     driver.judge_history()
     device = driver.world.device

@@ -7,7 +7,7 @@ and judges nothing: it fills in `Execution`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import add
 from typing import Any
@@ -25,7 +25,7 @@ from models.allocator_model import Key
 from models.law import POISON, Law, Track
 from models.law_of_drafts import verdict
 from properties.doubles import RecordingNoise
-from properties.moment import ChoiceFacts, Execution, NoiseAddress
+from properties.moment import ChoiceFacts, Execution, Expected, NoiseAddress
 from properties.op import Op
 
 SICK = np.uint64(0x7FF8_51CC_51CC_51CC)  # stands in a cell that holds no number
@@ -68,6 +68,41 @@ class Flight:
         return self.execution.result
 
 
+class _Due:
+    """What the law says of a plan, worked out when somebody asks, together with all others that are due."""
+
+    __slots__ = ("_device", "_found", "ends", "lengths", "rows", "samplers", "tracks")
+
+    def __init__(self, device: Device, tracks: list[Track], ends: list[int], samples: Sequence[bool]) -> None:
+        self._device = device
+        self._found: Expected | None = None
+        self.tracks, self.ends = tracks, ends
+        self.rows = [row for row, is_sampled in enumerate(samples) if is_sampled]
+        self.samplers = [tracks[row] for row in self.rows]
+        self.lengths = [ends[row] for row in self.rows]
+
+    @property
+    def cells(self) -> npt.NDArray[np.uint64]:
+        return self._settled().cells
+
+    @property
+    def tokens(self) -> tuple[tuple[int, ...], ...]:
+        return self._settled().tokens
+
+    def _settled(self) -> Expected:
+        if self._found is None:
+            self._device.work_out()
+            assert self._found is not None
+        return self._found
+
+    def settle(self, law: Law, next_tokens: Sequence[int]) -> None:
+        """``next_tokens``: of the rows that sample."""
+        tokens: list[tuple[int, ...]] = [()] * len(self.ends)
+        for row, token in zip(self.rows, next_tokens, strict=True):
+            tokens[row] = (token,)
+        self._found = Expected(law.cells(self.tracks, self.ends), tuple(tokens))
+
+
 class _Seen:
     """A read of a block by a device that knows what is no number."""
 
@@ -90,6 +125,7 @@ class Device:
         self._law = Law(caps.vocab_size)
         self._tracks: dict[Key, Track] = {}
         self._stream: deque[Flight] = deque()
+        self._due: list[_Due] = []
         self._noise = RecordingNoise(PhiloxNoise())
         self._is_spoiled = False
         self._runner = self._new_runner()
@@ -237,19 +273,15 @@ class Device:
         if self._is_spoiled and (is_sick := (launch.cells == SICK).any(axis=1)).any():
             begins = (0, *launch.row_ends)
             flight.sick_rows.update(row for row, end in enumerate(launch.row_ends) if is_sick[begins[row] : end].any())
-        if step.plan.num_drafts:
-            expected_cells, expected_tokens = self._expected_with_drafts(flight, ends)
-        else:
-            self._law.extend(tracks, ends)
-            expected_cells = self._law.cells(tracks, ends)
-            expected_tokens = self._expected_tokens(flight, ends)
+        result = launch.result()
         return Execution(
             step=step,
-            result=launch.result(),
+            result=result,
             cells=launch.cells,
-            expected_cells=expected_cells,
             row_ends=launch.row_ends,
-            expected_tokens=expected_tokens,
+            lawful=self._expected_with_drafts(flight, ends)
+            if step.plan.num_drafts
+            else self._put_off(step.plan, tracks, ends, result),
             changed_slots=changed_slots,
             stale_slots=stale_slots,
             addresses=addresses,
@@ -268,10 +300,9 @@ class Device:
             found = [slot for slot in found if not copy.target * size <= slot < copy.target * size + copy.num_slots]
         return frozenset(found)
 
-    def _expected_with_drafts(
-        self, flight: Flight, ends: list[int]
-    ) -> tuple[npt.NDArray[np.uint64], tuple[tuple[int, ...], ...]]:
-        """The same for a plan with drafts, row by row: what each draft's cell must hold, and which of them stand."""
+    def _expected_with_drafts(self, flight: Flight, ends: list[int]) -> Expected:
+        """What is expected of a plan with drafts, row by row: what each draft's cell must hold, and which of them stand."""
+        self.work_out()
         plan, law = flight.step.plan, self._law
         cells: list[npt.NDArray[np.uint64]] = []
         found: list[tuple[int, ...]] = []
@@ -296,7 +327,7 @@ class Device:
             if samples and len(track.tokens) == first:
                 track.tokens += tokens
             found.append(tuple(tokens))
-        return np.concatenate(cells), tuple(found)
+        return Expected(np.concatenate(cells), tuple(found))
 
     def _laws_of_drafts(self, plan: Plan) -> list[Any]:
         """What each row's drafts were drawn from, by whoever drew them; by the plan, if that is not known any more."""
@@ -304,16 +335,39 @@ class Device:
         known = map(self.law_of_drafts, plan.row_ids()) if self.law_of_drafts is not None else told
         return [law if own is None else own for law, own in zip(told, known, strict=True)]
 
-    def _expected_tokens(self, flight: Flight, ends: list[int]) -> tuple[tuple[int, ...], ...]:
-        """What the rows sample by the law; the next plans of these choices compute on it."""
-        rows = [row for row, samples in enumerate(flight.step.plan.samples) if samples]
-        tracks = [flight.tracks[row] for row in rows]
-        lengths = [ends[row] for row in rows]
-        expected: list[tuple[int, ...]] = [()] * len(ends)
-        for row, track, length, token in zip(rows, tracks, lengths, self._law.next_tokens(tracks, lengths), strict=True):
-            expected[row] = (token,)
-            if len(track.tokens) > length and not flight.step.plan.num_pending[row]:
+    def _put_off(self, plan: Plan, tracks: list[Track], ends: list[int], result: StepResult) -> _Due:
+        """What the law says is worked out later; until then the tracks go on with what the runner says that was sampled.
+
+        Nothing is lost by that: whoever asks compares plan by plan in the order in which they ran, so that the first token
+        that is not the law's is found before anything that follows from it. What is no token at all is not taken over.
+        """
+        due = _Due(self, tracks, ends, plan.samples)
+        self._due.append(due)
+        vocab_size = self._caps.vocab_size
+        if any(len(track.tokens) < end for track, end in zip(tracks, ends, strict=True)):
+            self.work_out()  # a plan beyond what is known is no plan: that shows now
+        for row, track, length in zip(due.rows, due.samplers, due.lengths, strict=True):
+            if len(track.tokens) > length and not plan.num_pending[row]:
+                self.work_out()
                 self._law.cut(track, length)  # what a plan that was lost had sampled may have come of drafts
             if len(track.tokens) == length:
-                track.tokens.append(token)
-        return tuple(expected)
+                said = result.tokens[row] if row < len(result.tokens) else ()
+                if len(said) != 1 or not 0 <= said[0] < vocab_size:
+                    said = due.tokens[row]
+                track.tokens.append(said[0])
+        return due
+
+    def work_out(self) -> None:
+        """What the law says of each plan of which nobody has asked yet."""
+        due, self._due = self._due, []
+        if not due:
+            return
+        law = self._law
+        law.extend([track for each in due for track in each.tracks], [end for each in due for end in each.ends])
+        found = law.next_tokens(
+            [track for each in due for track in each.samplers], [length for each in due for length in each.lengths]
+        )
+        begin = 0
+        for each in due:
+            each.settle(law, found[begin : begin + len(each.rows)])
+            begin += len(each.rows)

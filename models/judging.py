@@ -6,7 +6,7 @@ Owns the choice of predicates for a happening and their counts. Never makes a mo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import repeat
 from operator import attrgetter, is_
 from typing import Final
@@ -21,6 +21,7 @@ from properties.verdict import Violation
 
 _ALWAYS_NEEDED: Final = ("planned", "result")  # two columns at least, so that `attrgetter` gives a tuple
 _NONE: Final = repeat(None)
+_MOST_WAITING: Final = 64  # moments
 _SEEN_SINCE: Final = frozenset({"races", "misdeclared"})  # columns that say what was seen since the last moment
 
 
@@ -35,11 +36,12 @@ class CheckerCrashed(AssayError):
 class _Check:
     """A predicate with what it reads and the evidence that it needs, as bits, and the numbers of the columns that it needs."""
 
-    __slots__ = ("evidence", "is_about_change", "judge", "needs", "predicate", "reads")
+    __slots__ = ("can_wait", "evidence", "is_about_change", "judge", "needs", "predicate", "reads")
 
     def __init__(self, predicate: Predicate, needs: tuple[int, ...]) -> None:
         self.predicate = predicate
         self.judge = predicate.check
+        self.can_wait = predicate.can_wait
         self.needs = needs
         self.evidence = bits_of(predicate.only_with)
         self.reads = sum(BITS[column] for column in predicate.reads)
@@ -52,20 +54,32 @@ class _Check:
 
 
 class _Choice:
-    """The predicates to ask in one situation, in their order, and how often all of them were."""
+    """The predicates to ask in one situation, in their order, and how often all of them were: `judges` at once, `later` when
+    many moments wait for it."""
 
-    __slots__ = ("checks", "judges", "times")
+    __slots__ = ("checks", "judges", "later", "times")
 
-    def __init__(self, checks: tuple[_Check, ...]) -> None:
+    def __init__(self, checks: tuple[_Check, ...], may_wait: bool) -> None:
         self.checks = checks
-        self.judges = tuple(check.judge for check in checks)
+        self.judges = tuple(check.judge for check in checks if not (check.can_wait and may_wait))
+        self.later = tuple(check.judge for check in checks if check.can_wait and may_wait)
         self.times = 0
+
+    def up_to(self, judge: Callable[[Moment], Violation | None]) -> Iterable[_Check]:
+        """Those up to and with one."""
+        return self.checks[: [check.judge for check in self.checks].index(judge) + 1]
 
 
 class Judge:
-    """The predicates that a target's caps make observable."""
+    """The predicates that a target's caps make observable.
 
-    def __init__(self, predicates: Iterable[Predicate], caps: Caps) -> None:
+    ``may_wait``: those that can wait are asked of many moments at once: by `settle`, or as soon as another finds something. The
+    first violation of a run is the same, found some moments later.
+    """
+
+    def __init__(self, predicates: Iterable[Predicate], caps: Caps, may_wait: bool = False) -> None:
+        self._may_wait = may_wait
+        self._waiting: list[tuple[Moment, _Choice]] = []
         observable = [predicate for predicate in predicates if predicate.is_observable(caps)]
         needs = list(dict.fromkeys([*_ALWAYS_NEEDED, *(column for predicate in observable for column in predicate.needs)]))
         self._needed = attrgetter(*needs)
@@ -104,7 +118,7 @@ class Judge:
         situation = (name, before is after and not is_audit, changed, missing, evidence)
         choice = self._chosen.get(situation)
         if choice is None:
-            choice = self._chosen[situation] = _Choice(self._choose(moment.happening, situation))
+            choice = self._chosen[situation] = _Choice(self._choose(moment.happening, situation), self._may_wait)
         self._held_of = None
         try:
             for judge in choice.judges:
@@ -114,21 +128,43 @@ class Judge:
             else:
                 found = None
         except Exception as error:
+            if (earlier := self.settle()) is not None:
+                return earlier
             raise self._crashed(choice, moment, error) from error
         if found is not None:
-            self._count(choice, moment)
-            return found
+            return self.settle() or self._count(choice, moment)
         choice.times += 1
+        if choice.later:
+            self._waiting.append((moment, choice))
         if name in self._whole and (is_known or before is not after or is_audit):
             self._held_of = after
         return None
 
-    def _count(self, choice: _Choice, moment: Moment) -> None:
-        """Those asked up to the one that found something. A predicate keeps nothing, so each can be asked again."""
+    @property
+    def is_full(self) -> bool:
+        return len(self._waiting) >= _MOST_WAITING
+
+    def settle(self) -> Violation | None:
+        """Asks those that waited, in the order of their moments."""
+        waiting, self._waiting = self._waiting, []
+        for moment, choice in waiting:
+            try:
+                for judge in choice.later:
+                    if (found := judge(moment)) is not None:
+                        choice.times -= 1
+                        self._last.update(check.predicate.identifier for check in choice.up_to(judge))
+                        return found
+            except Exception as error:
+                raise self._crashed(choice, moment, error) from error
+        return None
+
+    def _count(self, choice: _Choice, moment: Moment) -> Violation | None:
+        """Those asked up to the one that finds something. A predicate keeps nothing, so each can be asked again."""
         for check in choice.checks:
             self._last[check.predicate.identifier] += 1
-            if check.judge(moment) is not None:
-                return
+            if (found := check.judge(moment)) is not None:
+                return found
+        return None
 
     def _crashed(self, choice: _Choice, moment: Moment, error: Exception) -> CheckerCrashed:
         """Says which of them raised."""

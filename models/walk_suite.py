@@ -96,7 +96,7 @@ def run_shapes(
         for label, shape in shapes.items():
             seed = context.seed * 1000 + index
             name = f"{label}#{seed:#x}"
-            driver = Driver(shape.spec())
+            driver = Driver(shape.spec(), may_wait=True)
             driver.run((*islice(walk_ops(seed, shape), num_ops), Op(OpKind.DRAIN)))
             violation = driver.violation or sums.check(driver.world.history)
             sums.add(name, driver)

@@ -35,7 +35,8 @@ _PLANS_UNTIL_HEALED = 3  # a lost step is retried with half of its rows, the res
 class Watch:
     """Eyes on one target.
 
-    ``snapshot``: the target as it was last seen. ``violation``: the first thing wrong. ``checked_steps``: plans that landed
+    ``snapshot``: the target as it was last seen. ``violation``: the first thing wrong; with ``may_wait``, as far as predicates
+    that can wait were asked (`settle`). ``checked_steps``: plans that landed
     with at least one row. ``is_held``, ``is_refusing``: fences are held, a block will be refused.
     """
 
@@ -46,8 +47,9 @@ class Watch:
         history: History,
         predicates: Iterable[Predicate],
         on_moment: Callable[[Moment], None] | None,
+        may_wait: bool = False,
     ) -> None:
-        self.violation: Violation | None = None
+        self._violation: Violation | None = None
         self.checked_steps = 0
         self.op_index = -1
         self.is_held = False
@@ -59,7 +61,7 @@ class Watch:
         self._caps = target.caps
         self._facts = facts
         self._history = history
-        self._predicates = Judge(predicates, target.caps)
+        self._predicates = Judge(predicates, target.caps, may_wait)
         self._on_moment = on_moment
         self._take_events = cast("TransactionalTarget", target).take_events if target.caps.has_events else None
         self._counters: Callable[[], Counters] | None = getattr(target, "counters", None)
@@ -72,6 +74,23 @@ class Watch:
         self.kept_drafts: Keeping | None = None
         self._is_watched = False  # a fault was active at some time of this happening
         self._set_unsettled({})
+
+    @property
+    def violation(self) -> Violation | None:
+        return self._violation
+
+    @violation.setter
+    def violation(self, found: Violation | None) -> None:
+        """What those that waited find comes before it."""
+        if found is not None and self._violation is None:
+            found = self._predicates.settle() or found
+        self._violation = found
+
+    def settle(self) -> Violation | None:
+        """The first thing wrong, with all predicates asked."""
+        if self._violation is None:
+            self._violation = self._predicates.settle()
+        return self._violation
 
     @property
     def evaluations(self) -> Counter[str]:
@@ -199,6 +218,8 @@ class Watch:
         wrong = self._predicates.judge(moment) or wrong
         settled_early = self._settled(after) if self._unsettled else None
         self.violation = self.violation or wrong or settled_early
+        if self._predicates.is_full:
+            self.settle()
         if self._on_moment is not None:
             self._on_moment(moment)
         del moment.view  # which knows the moment: in a circle, both and their snapshots would stay for long

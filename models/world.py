@@ -60,7 +60,9 @@ class World:
 
     ``apply`` returns whether the op did something; a no-op is recorded too. The first thing wrong is in ``violation``;
     after it, ops do nothing. ``on_moment`` is shown each moment after it was judged. ``device``: what executes plans; without
-    one, the plain one of `models.device`. ``kept_drafts``: the proposer of a target that speculates.
+    one, the plain one of `models.device`. ``kept_drafts``: the proposer of a target that speculates. ``may_wait``: predicates
+    that can wait are asked some steps later, of many moments at once: the violation is the same, what is applied until it is
+    found is more. For long runs that are expected to be valid.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class World:
         on_moment: Callable[[Moment], None] | None = None,
         device: Device | None = None,
         kept_drafts: Keeping | None = None,
+        may_wait: bool = False,
     ) -> None:
         self.target = target
         self.caps = caps = target.caps
@@ -82,7 +85,7 @@ class World:
         self.ops = 0
         self.noops = 0
         self.facts = ModelFacts(caps, hasher if caps.has_documented_keys else None)
-        self._watch = Watch(target, self.facts, self.history, predicates, on_moment)
+        self._watch = Watch(target, self.facts, self.history, predicates, on_moment, may_wait)
         self.device = Device(caps_of_store(caps)) if device is None else device
         self._watch.orders = self.device.orders
         self._watch.kept_drafts = kept_drafts
@@ -133,8 +136,17 @@ class World:
 
     @property
     def violation(self) -> Violation | None:
-        """The first thing wrong."""
-        return self._watch.violation
+        """The first thing wrong, with every predicate asked that waited."""
+        is_known = self._watch.violation is not None
+        found = self._watch.settle()
+        if found is not None and not is_known:
+            self.history.add(found)
+        return found
+
+    @property
+    def is_over(self) -> bool:
+        """Something wrong was seen: ops do nothing any more. Asks nobody."""
+        return self._watch.violation is not None
 
     @property
     def checked_steps(self) -> int:
@@ -144,6 +156,7 @@ class World:
     @property
     def evaluations(self) -> Counter[str]:
         """How often each predicate was evaluated, by identifier."""
+        self._watch.settle()
         return self._watch.evaluations
 
     @property

@@ -151,6 +151,26 @@ class NoiseAddress(NamedTuple):
     purpose: int
 
 
+class Lawful(Protocol):
+    """What the law says of a plan. May be worked out only when somebody asks, for many plans at once."""
+
+    @property
+    def cells(self) -> npt.NDArray[np.uint64]:
+        """[n, 2]: what its rows must read."""
+
+    @property
+    def tokens(self) -> tuple[tuple[int, ...], ...]:
+        """What each row samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the law says, as values."""
+
+    cells: npt.NDArray[np.uint64]
+    tokens: tuple[tuple[int, ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """What one launched plan did to the store, seen by the harness's device, against the law of docs/fingerprint.md."""
@@ -158,9 +178,8 @@ class Execution:
     step: PlannedStep
     result: StepResult
     cells: npt.NDArray[np.uint64]  # [n, 2] read through the tables after the plan's writes, rows one after the other
-    expected_cells: npt.NDArray[np.uint64]  # [n, 2]
     row_ends: tuple[int, ...]  # end of each row in the two arrays
-    expected_tokens: tuple[tuple[int, ...], ...]  # what the law says each row samples
+    lawful: Lawful
     changed_slots: frozenset[int]  # every slot of the store (padding included) whose content is not what it was
     stale_slots: frozenset[int]  # slots of the plan's new blocks that it does not write and that do not hold poison
     addresses: tuple[NoiseAddress, ...]  # each address drawn for a token of this plan

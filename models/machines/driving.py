@@ -28,14 +28,15 @@ from properties.verdict import Violation
 
 
 class Driver:
-    """One world under way. ``ops`` are those applied so far, no-ops included: a replay needs no more than them."""
+    """One world under way. ``ops`` are those applied so far, no-ops included: a replay needs no more than them.
+    ``may_wait``: see `World`."""
 
-    def __init__(self, spec: Mapping[str, Any], build: Callable[..., World] = world_from) -> None:
+    def __init__(self, spec: Mapping[str, Any], build: Callable[..., World] = world_from, may_wait: bool = False) -> None:
         self.spec = dict(spec)
         self.witness = Witness()
         self.drafts = DraftReach()
         self.slots = SlotReach()
-        self.world = build(spec, on_moment=self._see)
+        self.world = build(spec, on_moment=self._see, **({"may_wait": True} if may_wait else {}))
         self.ops: list[Op] = []
         self.evidence: Counter[str] = Counter()  # of checkers, by identifier
         self.crashed_checkers: list[str] = []
@@ -92,7 +93,7 @@ class Driver:
     def run(self, ops: Iterable[Op]) -> None:
         with no_collections():
             for op in ops:
-                if self.violation is not None:
+                if self.world.is_over or self._of_history is not None:
                     return
                 self.apply(op)
 

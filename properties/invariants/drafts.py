@@ -17,7 +17,7 @@ def drafts_change_no_token(moment: Moment) -> Violation | None:
     Source: Leviathan, Kalman, Matias, ICML 2023, arXiv 2211.17192; vllm pull 54282.
     """
     assert moment.execution is not None
-    plan, result, expected = moment.execution.step.plan, moment.execution.result, moment.execution.expected_tokens
+    plan, result, expected = moment.execution.step.plan, moment.execution.result, moment.execution.lawful.tokens
     for row, (num, found, due) in enumerate(zip(_num_drafts(plan), result.tokens, expected, strict=True)):
         if num and found != due:
             subject = f"{row_named(plan.row_id(row))} with {num} drafts"

@@ -30,7 +30,7 @@ from properties.invariants.examples import (
     counted,
     seen,
 )
-from properties.moment import AdapterFacts, ChoiceFacts, Happening, Moment
+from properties.moment import AdapterFacts, ChoiceFacts, Expected, Happening, Moment
 
 # ---- moments ---------------------------------------------------------------------------------------------------------
 
@@ -374,9 +374,8 @@ VERIFIED = replace(
         EXECUTION,
         step=_DRAFTING,
         result=_VERIFIED,
-        expected_tokens=_VERIFIED.tokens,
         cells=np.arange(74, dtype=np.uint64).reshape(37, 2),
-        expected_cells=np.arange(74, dtype=np.uint64).reshape(37, 2),
+        lawful=Expected(np.arange(74, dtype=np.uint64).reshape(37, 2), _VERIFIED.tokens),
         row_ends=(12, 20, 28, 37),
         changed_slots=EXECUTION.changed_slots | {15},
     ),

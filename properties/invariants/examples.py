@@ -32,7 +32,7 @@ from engine_under_test.types import (
     Status,
     StepResult,
 )
-from properties.moment import AdapterFacts, ChoiceFacts, Content, Execution, NoiseAddress
+from properties.moment import AdapterFacts, ChoiceFacts, Content, Execution, Expected, NoiseAddress
 
 Key = tuple[str, int, int]
 SIZE = 4
@@ -318,9 +318,8 @@ EXECUTION = Execution(
     step=STEP,
     result=RESULT,
     cells=_CELLS,
-    expected_cells=_CELLS.copy(),
     row_ends=(11, 19, 27, 36),
-    expected_tokens=RESULT.tokens,
+    lawful=Expected(_CELLS.copy(), RESULT.tokens),
     changed_slots=frozenset({14, 39, 43, 32, 36, 37, 38, 40, 41, 42}),
     stale_slots=frozenset(),
     addresses=(NoiseAddress(7, 0, 8, 0), NoiseAddress(7, 1, 8, 0), NoiseAddress(7, 0, 9, 0)),

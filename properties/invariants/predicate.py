@@ -34,7 +34,9 @@ class Predicate:
     "after.ref_counts") without which it has nothing to look at. ``only_with``: names of `view.EVIDENCE` without which it has
     nothing to look at either, whatever else is wrong. ``reads``: the columns of the snapshots (or `TABLES`) on which
     its answer depends, and nothing else does: where `after` equals `before` in all of them, what held of `before` holds of
-    `after` and need not be judged again, but for an audit. Empty: it is judged at every moment. ``is_observable``: whether a
+    `after` and need not be judged again, but for an audit. Empty: it is judged at every moment. ``can_wait``: it looks at
+    nothing of a moment that may become another later, so that it can be asked of many moments at once, in their order.
+    ``is_observable``: whether a
     target with these caps shows what it looks at; if not, the invariant is *not observable* there, which is never passed.
     """
 
@@ -48,6 +50,7 @@ class Predicate:
     needs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     only_with: tuple[str, ...] = ()
+    can_wait: bool = False
     _looks: tuple[Callable[[Moment], object], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +77,7 @@ def predicate(
     needs: tuple[str, ...] = (),
     reads: tuple[str, ...] = (),
     only_with: tuple[str, ...] = (),
+    can_wait: bool = False,
     is_observable: Callable[[Caps], bool] = _always,
 ) -> Predicate:
     """Ties a function to its entry of the catalogue. No happenings: it applies to every moment.
@@ -82,7 +86,7 @@ def predicate(
     """
     entry = CATALOGUE[identifier]
     source = " ".join((check.__doc__ or "").partition("Source:")[2].split())
-    return Predicate(*entry, source, check, is_observable, frozenset(happenings) or None, needs, reads, only_with)
+    return Predicate(*entry, source, check, is_observable, frozenset(happenings) or None, needs, reads, only_with, can_wait)
 
 
 def violation(identifier: str, subject: str, found: object, expected: object, *facts: str) -> Violation:

@@ -26,7 +26,7 @@ def cells_are_lawful(moment: Moment) -> Violation | None:
     Source: docs/fingerprint.md.
     """
     assert moment.execution is not None
-    found, expected = moment.execution.cells, moment.execution.expected_cells
+    found, expected = moment.execution.cells, moment.execution.lawful.cells
     if found.shape == expected.shape and found.tobytes() == expected.tobytes():
         return None
     plan, ends = moment.execution.step.plan, moment.execution.row_ends
@@ -58,7 +58,7 @@ def seeded_tokens_are_lawful(moment: Moment) -> Violation | None:
 
 def _tokens_are_lawful(moment: Moment, *, is_greedy: bool) -> Violation | None:
     assert moment.execution is not None
-    found, expected, plan = moment.execution.result.tokens, moment.execution.expected_tokens, moment.execution.step.plan
+    found, expected, plan = moment.execution.result.tokens, moment.execution.lawful.tokens, moment.execution.step.plan
     if found == expected:
         return None
     identifier = "SE-1" if is_greedy else "SE-2"
@@ -138,8 +138,8 @@ def _hex(cell: np.ndarray) -> str:
 
 
 PREDICATES: Final[tuple[Predicate, ...]] = (
-    predicate("SE-1", cells_are_lawful, Happening.LANDED, needs=("execution",)),
-    predicate("SE-1", greedy_tokens_are_lawful, Happening.LANDED, needs=("execution",)),
-    predicate("SE-2", seeded_tokens_are_lawful, Happening.LANDED, needs=("execution",)),
+    predicate("SE-1", cells_are_lawful, Happening.LANDED, needs=("execution",), can_wait=True),
+    predicate("SE-1", greedy_tokens_are_lawful, Happening.LANDED, needs=("execution",), can_wait=True),
+    predicate("SE-2", seeded_tokens_are_lawful, Happening.LANDED, needs=("execution",), can_wait=True),
     predicate("ST-3", draws_stand_at_their_own_addresses, Happening.LANDED, needs=("execution",)),
 )

@@ -182,8 +182,8 @@ BAD = (
     # semantics
     Bad("cells_are_lawful", "one bit differs", "landed", ("execution", "cells"), lambda cells: cells ^ (cells == 7)),
     Bad("cells_are_lawful", "a cell is missing", "landed", ("execution", "cells"), lambda cells: cells[:-1]),
-    Bad("greedy_tokens_are_lawful", "a takes another token", "landed", ("execution", "expected_tokens", 0), (13,)),
-    Bad("seeded_tokens_are_lawful", "b takes another token", "landed", ("execution", "expected_tokens", 3), (13,)),
+    Bad("greedy_tokens_are_lawful", "a takes another token", "landed", ("execution", "lawful", "tokens", 0), (13,)),
+    Bad("seeded_tokens_are_lawful", "b takes another token", "landed", ("execution", "lawful", "tokens", 3), (13,)),
     Bad(
         "draws_stand_at_their_own_addresses",
         "one position too early",
@@ -411,7 +411,7 @@ BAD = (
     ),
     Bad("nobody_waits_too_long_for_a_slot", "b is passed over", _TUNED, ("facts", "adapters", "overtaken"), {("b", 0, 1): 3}),
     # drafts
-    Bad("drafts_change_no_token", "a draft that should fall stands", "verified", ("execution", "expected_tokens", 0), (40,)),
+    Bad("drafts_change_no_token", "a draft that should fall stands", "verified", ("execution", "lawful", "tokens", 0), (40,)),
     Bad("drafts_stay_within_their_width", "three, two are stated", "with drafts", (*_PLAN, "num_drafts", 0), 3),
     Bad("drafts_stay_within_their_width", "none is known before them", "with drafts", (*_PLAN, "num_drafts", 0), 2),
     Bad("drafts_stay_within_their_width", "the row does not sample", "with drafts", (*_PLAN, "samples", 0), False),
