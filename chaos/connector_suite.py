@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 from chaos.connector_storm import ConnectorRun, ConnectorStorm, TrafficKind, run_connector_storm
 from chaos.faults import ConnectionFault, draw_connection_plan
-from chaos.real_runs import Sums, failure_of
+from chaos.real_runs import failure_of
 from engine_under_test.errors import AssayError
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
+from properties.sums import Sums
 from properties.verdict import Verdict
 
 SUITE_ID = "connectors"
@@ -82,9 +83,7 @@ def check_connectors(context: SuiteContext) -> CheckResult:
     if context.profile is not Profile.QUICK:
         share = 1 if context.profile is Profile.PR else _NIGHTLY // 4  # storms differ in what they leave out
         floors = {name: floor * share for name, floor in _FLOORS.items()}
-        sums.missed += [
-            f"{name}: {sums.reached[name]} of {floor}" for name, floor in floors.items() if sums.reached[name] < floor
-        ]
+        sums.require(floors)
     proxies = " and ".join(sorted(sums.kinds)) or "no"
     note = f"{sums.examples} storms on real processes, through {proxies} Toxiproxy, not bit-for-bit repeatable"
-    return sums.result(SUITE_ID, failure, note)
+    return sums.result(SUITE_ID, [failure], note)

@@ -17,12 +17,13 @@ from chaos.container_blows import BLOWS, PATIENCE, ContainerBlow, Striker
 from chaos.rank_containers import INTERFACE, Containers
 from chaos.rank_kills import RankRun, RankStorm, run_rank_storm
 from chaos.rank_strikes import Strike
-from chaos.real_runs import Sums, failure_of
+from chaos.real_runs import failure_of
 from differential.suites import with_extras
 from engine_under_test.distributed.rank_messages import RankPhase
 from engine_under_test.distributed.rank_supervisor import Policy
 from engine_under_test.errors import AssayError
 from properties.suite import CheckResult, Failure, Figure, Label, Profile, Suite, SuiteContext
+from properties.sums import Sums
 from properties.verdict import Verdict
 
 SUITE_ID = "ranks-docker"
@@ -92,7 +93,7 @@ def _result(cases: Sequence[tuple[ContainerBlow, RankPhase, int]], runs: list[Ra
     sums.missed += [run.missed for run in runs if run.missed]
     longest = max(chain.from_iterable(run.noticed_s for run in runs), default=0.0)
     figure = Figure("ranks-docker.longest_notice", longest, "s", Label.OBSERVED, f"bound {PATIENCE.notice_s:g} s")
-    return sums.result(SUITE_ID, failure, f"{len(runs)} storms on real containers, not bit-for-bit repeatable", (figure,))
+    return sums.result(SUITE_ID, [failure], f"{len(runs)} storms on real containers, not bit-for-bit repeatable", (figure,))
 
 
 SUITES: tuple[Suite, ...] = (

@@ -30,4 +30,5 @@ def result_of(name: str, tally: Tally, context: SuiteContext, missed: tuple[str,
         spec, ops, violation = tally.failure
         shrunk = shrink_world(spec, ops, violation, run=run_and_check, max_seconds=context.shrink_s)
         failures = (Failure(shrunk.violation, f"{name}#{context.seed:#x}", shrunk.spec, shrunk.ops, len(ops)),)
-    return tally.result(name, failures, missed, note)
+    tally.missed += missed
+    return tally.result(name, failures, note)

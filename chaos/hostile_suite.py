@@ -16,7 +16,7 @@ from typing import Final
 
 from chaos.good_engine import GoodEngine
 from chaos.hostile_peers import KINDS, Kind, Peer, drip, no_proof, no_token, replayed_session, wrong_token
-from chaos.real_runs import Sums, failure_of
+from chaos.real_runs import failure_of
 from chaos.spoiling_wire import Field, Spoil, SpoilingWire, Way
 from chaos.store_in_thread import StoreInThread, SystemClock
 from chaos.tries import SLACK_S, when_hung_up, when_refused
@@ -29,6 +29,7 @@ from properties.invariants.peers import PEER_SENTENCES, PeerMoment, first_violat
 from properties.invariants.transfers import TRANSFER_SENTENCES, TransferMoment, first_violation
 from properties.kv_world import HandClock
 from properties.suite import CheckResult, Profile, SuiteContext
+from properties.sums import Sums
 from properties.verdict import Violation
 
 SUITE_ID = "hostile-peers"
@@ -308,7 +309,7 @@ def check_hostile_peers(context: SuiteContext) -> CheckResult:
     finally:
         siege.close()
     floors = dict(_floors(context.profile))
-    sums.missed += [f"{name}: {sums.reached[name]} of {floor}" for name, floor in floors.items() if sums.reached[name] < floor]
+    sums.require(floors)
     sums.examples = sum(sums.reached[name] for name in floors)
     sums.ops = sums.examples
-    return sums.result(SUITE_ID, failure, f"{sums.examples} peers of {len(floors)} kinds beside an engine that is served")
+    return sums.result(SUITE_ID, [failure], f"{sums.examples} peers of {len(floors)} kinds beside an engine that is served")

@@ -14,7 +14,7 @@ from itertools import islice
 from chaos.rank_device import RankDevice
 from chaos.rank_kills import LONGEST_S, STEP_PHASES, RankRun, RankStorm, every_storm, run_rank_storm
 from chaos.rank_strikes import Blow, Strike
-from chaos.real_runs import Sums, failure_of, hang_in
+from chaos.real_runs import failure_of, hang_in
 from chaos.storm import SHAPES
 from engine_under_test.distributed.rank_config import FingerprintModel, Patience, RankConfig
 from engine_under_test.distributed.rank_messages import RankPhase
@@ -30,6 +30,7 @@ from properties.history import History
 from properties.invariants.predicate import violation
 from properties.rank_checkers import AGREEMENT
 from properties.suite import CheckResult, Failure, Figure, Label, Profile, SuiteContext
+from properties.sums import Sums
 from properties.verdict import Verdict, Violation
 
 SUITE_ID = "ranks"
@@ -120,7 +121,7 @@ def check_ranks(context: SuiteContext) -> CheckResult:
         f"from a step being sent to its rank being lost, bound {PATIENCE.notice_s:g} s; for a frozen one "
         f"{PATIENCE.silence_s:g} s of it are silence",
     )  # fmt: skip
-    return sums.result(SUITE_ID, failure, f"{sums.examples} runs on real processes, not bit-for-bit repeatable", (longest,))
+    return sums.result(SUITE_ID, [failure], f"{sums.examples} runs on real processes, not bit-for-bit repeatable", (longest,))
 
 
 def _storm(storm: RankStorm, launcher: Launcher, sums: _Sums) -> Failure | None:

@@ -16,7 +16,7 @@ from itertools import permutations, product
 from typing import Final
 
 from chaos.rank_kills import OF_THE_ENGINE, serve_twins
-from chaos.real_runs import Sums, failure_of
+from chaos.real_runs import failure_of
 from chaos.scripted_blows import LIES, STEP_S, Blow, Moment, Turn
 from chaos.scripted_ranks import ScriptedRanks
 from chaos.scripted_time import NeverOver, VirtualSelector, VirtualTime
@@ -35,6 +35,7 @@ from properties.op import Op, OpKind
 from properties.rank_checkers import DEATHS, EXACT_CHECKERS, NO_FALSE_ALARM
 from properties.rank_endings import Terms, endings_by, starts_by
 from properties.suite import CheckResult, Profile, SuiteContext
+from properties.sums import Sums
 from properties.verdict import Violation
 
 SUITE_ID = "ranks-in-turn"
@@ -282,7 +283,7 @@ def check_ranks_in_turn(context: SuiteContext) -> CheckResult:
             break
     if context.profile is not Profile.QUICK:
         sums.missed += [f"{blow}: never" for blow in Blow if not any(each.startswith(blow) for each in sums.reached)]
-    return sums.result(SUITE_ID, failure, f"{sums.examples} cases of ranks that are played, on a virtual clock")
+    return sums.result(SUITE_ID, [failure], f"{sums.examples} cases of ranks that are played, on a virtual clock")
 
 
 def _add(sums: Sums, run: CaseRun) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -31,7 +31,8 @@ from properties.history import OpRecord
 from properties.invariants import ALL
 from properties.op import OpKind
 from properties.suite import CheckResult, Failure, Figure, Label, Profile, Suite, SuiteContext
-from properties.verdict import Verdict, verdict_of
+from properties.sums import Sums
+from properties.verdict import Verdict
 
 _STORMS = {Profile.QUICK: 3, Profile.PR: 24, Profile.NIGHTLY: 4000}
 _DEVICE_OPS = {Profile.QUICK: 4_000, Profile.PR: 100_000, Profile.NIGHTLY: 1_000_000}
@@ -78,28 +79,23 @@ _TRANSFERS_FLOOR = {"loads begun": 150, "blocks loaded": 30, "loads that brought
 
 
 @dataclass(slots=True)
-class _Sums:
-    """What the storms so far added up to."""
+class _Sums(Sums):
+    """Of storms."""
 
-    ops: int = 0
-    noops: int = 0
     steps: int = 0
-    reached: Counter[str] = field(default_factory=Counter)
-    evaluations: Counter[str] = field(default_factory=Counter)
-    digests: dict[str, str] = field(default_factory=dict)
-    missed: dict[str, None] = field(default_factory=dict)
 
     def add(self, run: StormRun) -> None:
         world = run.driver.world
+        self.examples += 1
         self.ops += world.ops
         self.noops += world.noops
         self.steps += world.checked_steps
         self.evaluations.update(world.evaluations)
         self.evaluations.update(run.driver.evidence)
         self.digests[run.storm.title] = run.digest
-        self.missed.update(dict.fromkeys(run.driver.crashed_checkers))
+        self.missed += run.driver.crashed_checkers
         reached, differences = run.driver.reached()
-        self.missed.update(dict.fromkeys(differences))
+        self.missed += differences
         self.reached.update(reached)
         self.reached["operations of the device"] += run.num_device_ops
         applied = [record.op for record in world.history.of(OpRecord) if not record.is_noop]
@@ -148,43 +144,24 @@ def _run_storms(
 ) -> CheckResult:
     total = _STORMS[context.profile]
     sums = _Sums()
-    failures: tuple[Failure, ...] = ()
-    done = 0
+    failure: Failure | None = None
     for number in range(total):
         run = run_storm(draw_storm(context.seed * 100_000 + number, kinds, num_ops))
-        done += 1
         sums.add(run)
-        context.progress(done, total)
+        context.progress(sums.examples, total)
         if run.violation is not None:
-            failures = (failure_of(run, context.shrink_s),)
+            failure = failure_of(run, context.shrink_s)
             break
     needed = _FAULTS_FLOOR[context.profile]
     for kind in kinds:
         strikes = (f"{kind}: operations that applied",) if kind in _STRIKES or kind in _BEFALLS else ()
-        for counted in (f"storms with {kind}", *strikes):
-            if (found := sums.reached[counted]) < needed:
-                sums.missed[f"{counted}: {found} of {needed}"] = None
+        sums.require(dict.fromkeys((f"storms with {kind}", *strikes), needed))
     late = {f"{kind}: {_LATE}": _LATE_FLOOR for kind in _DELAYS if kind in kinds}
-    for counted, floor in {**late, **(floors or {})}.items():
-        if needed and (found := sums.reached[counted]) < floor * total // _STORMS[Profile.PR]:
-            sums.missed[f"{counted}: {found} of {floor * total // _STORMS[Profile.PR]}"] = None
-    if sums.noops > sums.ops:
-        sums.missed[f"at most half of the operations may be no-ops, found {sums.noops} of {sums.noops + sums.ops}"] = None
-    missed = () if failures else tuple(sums.missed)
-    return CheckResult(
-        name,
-        verdict_of(failures, missed),
-        examples=done,
-        ops=sums.ops,
-        noops=sums.noops,
-        reached=dict(sorted(sums.reached.items())),
-        missed=missed,
-        invariants=dict(sums.evaluations),
-        failures=failures,
-        digests=sums.digests,
-        figures=_figures(name, sums),
-        note=f"{done} storms in {num_worlds} worlds, {sums.steps} steps",
-    )
+    if needed:
+        sums.require({name: floor * total // _STORMS[Profile.PR] for name, floor in {**late, **(floors or {})}.items()})
+    sums.require_ops()
+    note = f"{sums.examples} storms in {num_worlds} worlds, {sums.steps} steps"
+    return sums.result(name, [failure], note, _figures(name, sums))
 
 
 def _figures(name: str, sums: _Sums) -> tuple[Figure, ...]:

@@ -51,7 +51,7 @@ class _Sums:
         mine.noops += tally.noops
         mine.reached.update(tally.reached)
         mine.evaluations.update(tally.evaluations)
-        mine.lacking.update(tally.lacking)
+        mine.missed += tally.missed
         if tally.failure is not None:
             self.found.setdefault(way_of(tally.failure[2]), (origin, tally.failure))
 
@@ -107,13 +107,12 @@ def _driven(spec: Spec, ops: Iterable[Op]) -> Tally:
 
 def _result(identifier: str, family: Family, sums: _Sums, context: SuiteContext) -> CheckResult:
     tally = sums.tally
-    lacking = [*missed(tally.reached, family.floors, context.profile, _FLOOR_PR)]
-    if tally.noops > tally.ops:
-        lacking.append(f"at most half of the operations may be no-ops, found {tally.noops} of {tally.noops + tally.ops}")
+    tally.missed += missed(tally.reached, family.floors, context.profile, _FLOOR_PR)
+    tally.require_ops()
     found = list(sums.found.values())[:_MOST]
     failures = tuple(_shrunk(f"{identifier} {origin}", story, family, context) for origin, story in found)
     note = f"{len(sums.found)} ways of breaking" if sums.found else f"{tally.examples} stories, examples and walks"
-    return tally.result(identifier, failures, lacking, note)
+    return tally.result(identifier, failures, note)
 
 
 def _shrunk(seed: str, story: Story, family: Family, context: SuiteContext) -> Failure:

@@ -71,11 +71,10 @@ def result_of(
     note: str = "",
 ) -> CheckResult:
     """A valid run with anything missed, or with counts that disagree, is unknown. A failure is shrunk."""
-    lacking = [*missed(tally.reached, floors, context.profile, at_pr), *astray]
-    if tally.noops > tally.ops:
-        lacking.append(f"at most half of the operations may be no-ops, found {tally.noops} of {tally.noops + tally.ops}")
-    failures = () if tally.failure is None else (_shrunk(identifier, tally, context),)
-    return tally.result(identifier, failures, lacking, note)
+    tally.missed += (*missed(tally.reached, floors, context.profile, at_pr), *astray)
+    tally.require_ops()
+    failure = None if tally.failure is None else _shrunk(identifier, tally, context)
+    return tally.result(identifier, [failure], note)
 
 
 def _shrunk(identifier: str, tally: Tally, context: SuiteContext) -> Failure:

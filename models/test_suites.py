@@ -50,7 +50,7 @@ def test_a_floor_missed_by_one_is_unknown_and_named() -> None:
 
 def test_two_counts_that_disagree_are_unknown() -> None:
     tally = tally_of({})
-    tally.lacking["restart: 1 by the events, 2 by the moments"] = None
+    tally.missed.append("restart: 1 by the events, 2 by the moments")
     assert result_of("x", tally, QUICK, []).verdict is Verdict.UNKNOWN
 
 

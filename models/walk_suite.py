@@ -6,7 +6,6 @@ Owns how many walks a profile takes and in which worlds. A failing walk is shrun
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -21,7 +20,8 @@ from properties.checkers import CHECKERS, run_checkers
 from properties.history import History
 from properties.op import Op, OpKind
 from properties.suite import CheckResult, Failure, Profile, Suite, SuiteContext
-from properties.verdict import Violation, verdict_of
+from properties.sums import Sums
+from properties.verdict import Violation
 
 SHAPES: dict[str, WalkShape] = {
     "small": small_shape(),
@@ -38,26 +38,18 @@ _SHRINK_SECONDS = 20.0
 
 
 @dataclass(slots=True)
-class _Sums:
-    """What the walks so far added up to."""
-
-    walks: int
-    ops: int
-    noops: int
-    reached: Counter[str]
-    evaluations: Counter[str]
-    digests: dict[str, str]
-    missed: dict[str, None]
+class _Sums(Sums):
+    """Of walks."""
 
     def add(self, name: str, driver: Driver) -> None:
-        self.walks += 1
+        self.examples += 1
         self.ops += driver.world.ops
         self.noops += driver.world.noops
         self.evaluations.update(driver.world.evaluations)
         self.digests[name] = digest(driver.world.history)
         reached, differences = driver.reached()
         self.reached.update(reached)
-        self.missed.update(dict.fromkeys(differences))
+        self.missed += differences
 
     def check(self, history: History) -> Violation | None:
         """The sentences about a whole history; the first that is broken. A crashed checker makes the suite unknown."""
@@ -66,7 +58,7 @@ class _Sums:
             self.evaluations[verdict.identifier] += verdict.evidence
             found = found or verdict.violation
             if "crashed" in verdict.note:
-                self.missed[f"{verdict.identifier} {verdict.sentence}: {verdict.note}"] = None
+                self.missed.append(f"{verdict.identifier} {verdict.sentence}: {verdict.note}")
         return found
 
 
@@ -90,7 +82,7 @@ def run_shapes(
     floors: Mapping[Reach, int] = MappingProxyType({}),
 ) -> CheckResult:
     """The same with these shapes. ``floors``: how often each must have been reached, or the run is unknown."""
-    sums = _Sums(0, 0, 0, Counter(), Counter(), {}, {})
+    sums = _Sums()
     total = walks * len(shapes)
     for index in range(walks):
         for label, shape in shapes.items():
@@ -101,12 +93,12 @@ def run_shapes(
             violation = driver.violation or sums.check(driver.world.history)
             sums.add(name, driver)
             if violation is not None:
-                return _result(identifier, sums, (_failure(name, shape, driver.ops, violation),))
-            context.progress(sums.walks, total)
-    for reach, least in floors.items():
-        if (found := sums.reached[reach.value]) < least:
-            sums.missed[f"{reach.value}: {found} of {least}"] = None
-    return _result(identifier, sums, ())
+                failure = _failure(name, shape, driver.ops, violation)
+                return sums.result(identifier, [failure], f"{sums.examples} walks")
+            context.progress(sums.examples, total)
+    sums.require({reach.value: least for reach, least in floors.items()})
+    sums.require_ops()
+    return sums.result(identifier, (), f"{sums.examples} walks")
 
 
 def run_and_check(spec: Spec, ops: Sequence[Op]) -> Violation | None:
@@ -124,26 +116,6 @@ def _failure(name: str, shape: WalkShape, ops: Sequence[Op], violation: Violatio
     run = run_and_check if is_of_history else run_once
     shrunk = shrink_world(shape.spec(), ops, violation, run=run, max_seconds=_SHRINK_SECONDS)
     return Failure(shrunk.violation, name, shrunk.spec, shrunk.ops, len(ops))
-
-
-def _result(identifier: str, sums: _Sums, failures: tuple[Failure, ...]) -> CheckResult:
-    missed = list(sums.missed)
-    if sums.noops > sums.ops:
-        missed.append(f"at most half of the operations may be no-ops, found {sums.noops} of {sums.noops + sums.ops}")
-    verdict = verdict_of(failures, missed)
-    return CheckResult(
-        identifier,
-        verdict,
-        examples=sums.walks,
-        ops=sums.ops,
-        noops=sums.noops,
-        reached=dict(sorted(sums.reached.items())),
-        missed=tuple(missed),
-        invariants=dict(sums.evaluations),
-        failures=failures,
-        digests=sums.digests,
-        note=f"{sums.walks} walks",
-    )
 
 
 WALK = Suite("walk", "seeded walk", run_walks, share_s=45.0, has_walk_seeds=True)

@@ -6,14 +6,13 @@ seen is the shortest. Knows nothing of rules or settings.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from models.machines.driving import Driver
 from properties.op import Op
-from properties.suite import CheckResult, Failure
-from properties.verdict import Violation, verdict_of
+from properties.sums import Sums
+from properties.verdict import Violation
 
 
 class InvariantBroken(Exception):
@@ -24,36 +23,14 @@ class InvariantBroken(Exception):
         self.violation = violation
 
 
-class Tally:
+class Tally(Sums):
     """The sums over examples. ``failure`` is (world, operations, violation) of the last failing one."""
 
     def __init__(self, on_example: Callable[[int], None] = lambda _done: None) -> None:
-        self.examples = 0
-        self.ops = 0
-        self.noops = 0
-        self.reached: Counter[str] = Counter()
-        self.evaluations: Counter[str] = Counter()
-        self.lacking: dict[str, None] = {}  # counts that disagree, checkers that crashed: what makes a verdict unknown
+        super().__init__()
         self.failure: tuple[dict[str, Any], tuple[Op, ...], Violation] | None = None
         self.longest = 0  # operations of the first failure found, before shrinking
         self._on_example = on_example
-
-    def result(self, identifier: str, failures: Sequence[Failure], missed: Sequence[str], note: str) -> CheckResult:
-        """What the sums come to as a suite's result. ``missed``: what was not reached; without failures it makes it unknown, as
-        counts that disagree do."""
-        lacking = () if failures else (*missed, *self.lacking)
-        return CheckResult(
-            identifier,
-            verdict_of(failures, lacking),
-            examples=self.examples,
-            ops=self.ops,
-            noops=self.noops,
-            reached=dict(sorted(self.reached.items())),
-            missed=lacking,
-            invariants=dict(self.evaluations),
-            failures=tuple(failures),
-            note=note,
-        )
 
     def add(self, driver: Driver) -> None:
         """Adds a world at its end."""
@@ -69,5 +46,5 @@ class Tally:
         self.evaluations.update(driver.evidence)
         reached, differences = driver.reached()
         self.reached.update(reached)
-        self.lacking.update(dict.fromkeys((*differences, *driver.crashed_checkers)))
+        self.missed += (*differences, *driver.crashed_checkers)
         self._on_example(self.examples)
