@@ -21,7 +21,7 @@ from differential.sampling_stats import POWER
 from properties.suite import Statistic
 from properties.verdict import Verdict
 
-_TILTS = tuple(np.linspace(0.3, 0.48, 8).tolist())
+_TILTS: tuple[float, ...] = tuple(np.linspace(0.3, 0.48, 8).tolist())
 
 
 @cache
@@ -35,13 +35,13 @@ def _log_expectation(num: int, cells: int, tilt: float) -> float:
     found: npt.NDArray[np.float64] = np.ones(1)
     for _cell in range(cells):
         found = np.convolve(found, one)[: num + 1]
-    of_sum = float(stats.poisson.logpmf(num, num))
-    return math.log(float(found[num])) - of_sum
+    return float(math.log(found[num]) - stats.poisson.logpmf(num, num))
 
 
 def p_bound(num: int, cells: int, statistic: float) -> float:
     """An upper bound of the probability that 2 G comes to `statistic` or more."""
-    return min(1.0, *(math.exp(_log_expectation(num, cells, tilt) - tilt * statistic) for tilt in _TILTS))
+    bounds = [math.exp(min(0.0, _log_expectation(num, cells, tilt) - tilt * statistic)) for tilt in _TILTS]
+    return min(bounds)
 
 
 @cache
