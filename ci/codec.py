@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 from properties.op import Op
-from properties.suite import CheckResult, Failure, Figure, Label, Statistic
+from properties.suite import CheckResult, Estimate, Failure, Figure, Label, Statistic
 from properties.verdict import Verdict, Violation
 
 
@@ -19,7 +19,7 @@ def result_to_json(result: CheckResult) -> dict[str, Any]:
     for name in ("reached", "invariants", "digests"):
         data[name] = dict(data[name])
     data["failures"] = [failure_to_json(failure) for failure in result.failures]
-    data["statistics"] = [_plain(statistic) for statistic in result.statistics]
+    data["statistics"] = [dataclasses.asdict(statistic) for statistic in result.statistics]
     data["figures"] = [_plain(figure) for figure in result.figures]
     return data
 
@@ -30,9 +30,16 @@ def result_from_json(data: dict[str, Any]) -> CheckResult:
     fields["verdict"] = Verdict(fields["verdict"])
     fields["missed"] = tuple(fields["missed"])
     fields["failures"] = tuple(failure_from_json(item) for item in fields["failures"])
-    fields["statistics"] = tuple(Statistic(**{**item, "verdict": Verdict(item["verdict"])}) for item in fields["statistics"])
+    fields["statistics"] = tuple(map(_statistic_from_json, fields["statistics"]))
     fields["figures"] = tuple(Figure(**{**item, "label": Label(item["label"])}) for item in fields["figures"])
     return CheckResult(**fields)
+
+
+def _statistic_from_json(item: dict[str, Any]) -> Statistic:
+    estimate = item.get("estimate")
+    return Statistic(
+        **{**item, "verdict": Verdict(item["verdict"]), "estimate": None if estimate is None else Estimate(**estimate)}
+    )
 
 
 def failure_to_json(failure: Failure) -> dict[str, Any]:

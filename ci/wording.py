@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from ci.outcome import Finding, Outcome
+from ci.outcome import Check, Finding, Outcome
 from properties.suite import CheckResult
 from properties.verdict import Verdict
 
@@ -37,6 +37,11 @@ def large(number: int) -> str:
     if number >= 1_000_000:
         return f"{number / 1e6:.1f} M"
     return f"{number / 1e3:.0f} k" if number >= 10_000 else f"{number:,}"
+
+
+def share(value: float) -> str:
+    """ "3.2 %", "0.014 %", "0": three digits."""
+    return f"{value * 100:.3g} %" if value else "0"
 
 
 def reach(result: CheckResult) -> str:
@@ -75,6 +80,30 @@ def selftest(outcome: Outcome) -> str:
     num_not_run = sum(mutant["verdict"] == "not run" for mutant in outcome.mutants)
     not_run = f", {num_not_run} not run" if num_not_run else ""
     return f"mutants {outcome.mutants_killed} of {len(outcome.mutants)} killed{not_run} · {proofs}"
+
+
+def powers(check: Check) -> tuple[str, ...]:
+    """The statistical tests of a check in a line: how many, the false-alarm rates together, the smallest effects by what they
+    measure, the least power, the least p (beside its own rate), and how many reject."""
+    assert check.result is not None  # whoever asks has seen that it has tests
+    tests = check.result.statistics
+    effects: dict[str, list[float]] = {}
+    for test in tests:
+        effects.setdefault(test.effect, []).append(test.tv_min)
+    smallest = "; ".join(
+        f"{share(min(found))}{f' to {share(max(found))}' if min(found) < max(found) else ''} {effect}"
+        for effect, found in effects.items()
+    )
+    nearest = min(tests, key=lambda test: test.p / test.alpha)
+    rejected = sum(test.verdict is Verdict.INVALID for test in tests)
+    return (
+        f"{len(tests)}",
+        f"{sum(test.alpha for test in tests):.2g}",
+        smallest,
+        f"{min(test.power for test in tests):.4f}",
+        f"{nearest.p:.2g} ({nearest.id}, {nearest.alpha:.0e})",
+        f"{rejected}" if rejected else "none",
+    )
 
 
 def also_found(finding: Finding) -> str:

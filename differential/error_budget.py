@@ -54,6 +54,7 @@ ENTRIES = (
     *(Entry(f"calibration-{name}", 1e-8) for name in ("joint", "end", "draws")),
     *(Entry(f"served-{way}-law", 1e-8) for way in SERVED),
     *(Entry(f"served-{way}-{near}", 1e-9) for way in SERVED for near in ("request", "choice", "position", "row", "resumed")),
+    *(Entry(f"served-{way}-{given}", 5e-9) for way in SERVED for given in ("behind-token", "behind-step", "by-place")),
     Entry("served-rare", 1e-8),
     Entry("covered-drawn", 1e-8),
     *(Entry(f"smollm2-first-{number}", 1e-8) for number in (1, 2)),

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special, stats
 
+from differential import estimates
 from differential.error_budget import Counts
 from differential.sampling_stats import POWER
 from properties.suite import Statistic
-from properties.verdict import Verdict
 
 _TILTS: tuple[float, ...] = tuple(np.linspace(0.3, 0.48, 8).tolist())
 
@@ -66,14 +66,8 @@ def likelihood_statistic(entry_id: str, null: str, counts: Counts, alpha: float)
     found = twice_g(counts)
     p = p_bound(num, cells, found)
     effect = float(optimize.brentq(lambda other: power_of(num, cells, other, alpha) - POWER, 1e-6, 1.0, xtol=1e-12))
-    return Statistic(
-        id=entry_id,
-        null=null,
-        statistic=f"likelihood ratio 2G {found:.1f} in {cells} cells, rejected from {limit(num, cells, alpha):.1f} on",
-        n=num,
-        alpha=alpha,
-        tv_min=effect,
-        power=power_of(num, cells, effect, alpha),
-        p=p,
-        verdict=Verdict.INVALID if p < alpha else Verdict.VALID,
-    )
+    told = f"likelihood ratio 2G {found:.1f} in {cells} cells, rejected from {limit(num, cells, alpha):.1f} on"
+    return Statistic.judged(
+        entry_id, null, told, n=num, alpha=alpha, tv_min=effect, power=power_of(num, cells, effect, alpha), p=p,
+        estimate=estimates.of_distance(counts, np.full(cells, 1 / cells)),
+    )  # fmt: skip

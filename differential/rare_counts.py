@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from scipy import optimize, stats
 
+from differential import estimates
 from differential.sampling_stats import POWER
 from properties.suite import MISS_RATE, RATE, Statistic
 
@@ -18,7 +19,10 @@ def rare_statistic(entry_id: str, null: str, count: int, num: int, share: float,
     p = min(1.0, 2 * min(stats.poisson.cdf(count, mean), stats.poisson.sf(count - 1, mean)))
     effect, power = rare_effect(mean, alpha)
     told = f"Poisson count {count} where {mean:.0f} are expected"
-    return Statistic.judged(entry_id, null, told, n=num, alpha=alpha, tv_min=effect / num, power=power, p=p, effect=RATE)
+    return Statistic.judged(
+        entry_id, null, told, n=num, alpha=alpha, tv_min=effect / num, power=power, p=p, effect=RATE,
+        estimate=estimates.of_rate(count, num, share),
+    )  # fmt: skip
 
 
 def rare_effect(mean: float, alpha: float = 1e-8) -> tuple[float, float]:
@@ -42,7 +46,10 @@ def repeat_statistic(entry_id: str, null: str, count: int, num: int, share: floa
     limit = int(stats.binom.isf(alpha / 2, num, share)) + 1  # from which on it is rejected
     seen = optimize.brentq(lambda other: stats.binom.sf(limit - 1, num, other) - POWER, share, 1.0)
     told = f"binomial count {count} where {num * share:.0f} are expected"
-    return Statistic.judged(entry_id, null, told, n=num, alpha=alpha, tv_min=seen - share, power=POWER, p=p, effect=RATE)
+    return Statistic.judged(
+        entry_id, null, told, n=num, alpha=alpha, tv_min=seen - share, power=POWER, p=p, effect=RATE,
+        estimate=estimates.of_rate(count, num, share),
+    )  # fmt: skip
 
 
 def miss_statistic(entry_id: str, null: str, what: str, missed: int, num: int, alpha: float) -> Statistic:
@@ -57,4 +64,7 @@ def miss_statistic(entry_id: str, null: str, what: str, missed: int, num: int, a
     )
     told = f"{missed} of {num:,} {what} pass; rejected from {limit} on, a miss rate of {seen:.2%} is found"
     power = POWER if can_reject else 0.0
-    return Statistic.judged(entry_id, null, told, n=num, alpha=alpha, tv_min=seen - stated, power=power, p=p, effect=MISS_RATE)
+    return Statistic.judged(
+        entry_id, null, told, n=num, alpha=alpha, tv_min=seen - stated, power=power, p=p, effect=MISS_RATE,
+        estimate=estimates.of_rate(missed, num, stated, is_one_sided=True),
+    )  # fmt: skip

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from differential import estimates
 from differential.error_budget import Ledger, Probabilities, chi_square_power, pearson, samples_needed, smallest_effect
 from engine_under_test.sampling import sampler
 from engine_under_test.sampling.noise import PhiloxNoise
@@ -119,17 +120,19 @@ def judge(question: Question, ledger: Ledger) -> Statistic:
     effect = smallest_effect(num, cells, alpha, POWER)
     told = f"Pearson chi-square {statistic:.1f} on {cells - 1} degrees of freedom"
     power = chi_square_power(num, effect, cells, alpha)
-    return Statistic.judged(question.entry_id, question.null, told, n=num, alpha=alpha, tv_min=effect, power=power, p=p)
+    estimate = estimates.of_distance(question.counts, question.law)
+    return Statistic.judged(
+        question.entry_id, question.null, told, n=num, alpha=alpha, tv_min=effect, power=power, p=p, estimate=estimate
+    )
 
 
 def violation_of(question: Question, statistic: Statistic) -> Violation:
     observed = question.counts / statistic.n
-    distance = float(np.abs(observed - question.law).sum()) / 2
     return Violation(
         question.invariant,
         question.name,
         f"{statistic.n:,} samples ({question.null})",
-        f"{statistic.statistic}, p = {statistic.p:.1e}; observed total variation {distance:.4f}",
+        f"{statistic.statistic}, p = {statistic.p:.1e}; {statistic.estimated}",
         f"p of at least {statistic.alpha:.0e}",
         tuple(
             f"cell {cell:2d}: found {seen:.5f}, expected {expected:.5f}"

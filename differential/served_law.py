@@ -1,10 +1,11 @@
 """The suite `served-law`: what an engine draws for its users is the law, however it is made to serve. (ST-2, ST-3)
 
 Requests to an engine on the Markov model (`markov.py`), in several ways (`served.py`); every token is a sample. Of each way is
-asked: do steps follow their law, and are tokens independent whose requests, choices or places follow each other, that were
-drawn beside each other in one step, or on both sides of a preemption. Differences of two tokens are mapped to a uniform number,
-so that a token drawn twice shows, whatever came between. Over all ways: do rare steps come as often as they should, do those
-without probability ever. Never: a second try.
+asked: do steps follow their law, pooled, and behind each group of tokens, behind each group of steps (so jointly for two
+places that follow each other), at each group of places (`conditional_law.py`); and are tokens independent whose requests,
+choices or places follow each other, that were drawn beside each other in one step, or on both sides of a preemption.
+Differences of two tokens are mapped to a uniform number, so that a token drawn twice shows, whatever came between. Over all
+ways: do rare steps come as often as they should, do those without probability ever. Never: a second try.
 """
 
 from __future__ import annotations
@@ -16,6 +17,14 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from differential.conditional_law import (
+    Conditional,
+    cells_for,
+    counted,
+    judge_given,
+    shape_for,
+    violation_given,
+)
 from differential.error_budget import Ledger, Probabilities
 from differential.markov import LAW, NEVER, RARE, VOCABULARY, Tokens, shifts, steps
 from differential.rare_counts import rare_statistic, repeat_statistic
@@ -27,11 +36,12 @@ from properties.suite import CheckResult, Failure, Profile, Statistic, SuiteCont
 from properties.verdict import Verdict, Violation, merge
 
 SUITE_ID = "served-law"
-# Choices of each way. In profile pr the pooled marginal of each way's tokens finds a total variation of 3 % in 16 cells, in
-# profile nightly of 1 % in 17.
+# Choices of each way. In profile pr the pooled marginal of each way's tokens (16 cells) and its laws behind what stands in
+# front (4 groups of 5 cells) find a total variation of 3 %, in profile nightly of 1 %.
 CHOICES = {Profile.QUICK: 256, Profile.PR: 1088, Profile.NIGHTLY: 9000}
 LEAST = 1000  # expected of a cell, as `error_budget.pearson` wants it
 _MOST_CELLS = 16
+_GIVEN = ("-behind-token", "-behind-step", "-by-place")
 _QUICK = ("drafted", "all of it")
 _NULLS = {
     "request": "tokens of requests whose seeds are neighbours are independent",
@@ -76,6 +86,27 @@ def of_steps(served: Served, found: Tokens) -> Question:
     null = f"tokens drawn by the engine, {served.way.name}, follow their law"
     counts = np.bincount(cell[found.reshape(-1)], minlength=len(law))
     return Question(f"served-{slug(served.way)}-law", "ST-2", "sampler", null, counts, law)
+
+
+def given(served: Served, found: Tokens) -> Iterator[Conditional]:
+    """Whether steps [requests, choices, LENGTH] follow their law whatever stands in front of them, and wherever they stand."""
+    begin, last = served.way.prompt_len, served.texts[..., served.way.prompt_len - 1 : -1]
+    assert last.shape == found.shape == served.texts[..., begin:].shape
+    shape = groups, cells = shape_for(found[..., 1:].size)
+    cell = cells_for(LAW, cells)
+    law = np.asarray(np.bincount(cell, weights=LAW), np.float64)
+    places = np.broadcast_to(np.arange(LENGTH) * groups // LENGTH, found.shape)
+    asked: tuple[tuple[str, str, str, Tokens, Tokens], ...] = (
+        ("behind-token", "ST-2", "behind each group of tokens", last * groups // VOCABULARY, found),
+        ("behind-step", "ST-3", "behind each group of steps, as if it were not there", cells_for(LAW, groups)[found[..., :-1]],
+         found[..., 1:]),
+        ("by-place", "ST-2", "at each group of places", places, found),
+    )  # fmt: skip
+    for name, invariant, where, group, drawn in asked:
+        null = f"tokens drawn by the engine, {served.way.name}, follow their law {where}"
+        subject = "sampler" if invariant == "ST-2" else "noise"
+        counts = counted(group, cell[drawn], shape)
+        yield Conditional(f"served-{slug(served.way)}-{name}", invariant, subject, null, counts, law)
 
 
 def slug(way: Way) -> str:
@@ -172,6 +203,11 @@ class Found:
             said = f"{impossible} tokens without probability"
             self.broken.append(Violation("ST-2", "sampler", f"{found.size:,} tokens, {served.way.name}", said, "none"))
         self.judge(of_steps(served, found), ledger)
+        for asked in given(served, found):
+            answer = judge_given(asked, ledger)
+            self.answers.append(answer)
+            if answer.verdict is Verdict.INVALID:
+                self.broken.append(violation_given(asked, answer))
         for name, pairs in neighbours(served):
             question = of_neighbours(served, name, pairs, chance)
             if question is None:
@@ -191,7 +227,7 @@ class Found:
         answer = repeat_statistic(entry_id, null, count, len(numbers), share, ledger.take(entry_id))
         self.answers.append(answer)
         if answer.verdict is Verdict.INVALID:
-            found = f"{answer.statistic}, p = {answer.p:.1e}: {count / len(numbers) - share:.1%} too often"
+            found = f"{answer.statistic}, p = {answer.p:.1e}; {answer.estimated}"
             self.broken.append(
                 Violation("ST-3", "noise", f"{answer.n:,} pairs ({null})", found, f"p of at least {answer.alpha:.0e}")
             )
@@ -203,7 +239,13 @@ class Found:
         self.answers.append(answer)
         if answer.verdict is Verdict.INVALID:
             self.broken.append(
-                Violation("ST-2", "sampler", null, f"{answer.statistic}, p = {answer.p:.1e}", f"{answer.alpha:.0e}")
+                Violation(
+                    "ST-2",
+                    "sampler",
+                    null,
+                    f"{answer.statistic}, p = {answer.p:.1e}; {answer.estimated}",
+                    f"{answer.alpha:.0e}",
+                )
             )
 
 
@@ -230,6 +272,8 @@ def check_served(context: SuiteContext, noise: Noise | None = None) -> CheckResu
     if found.tokens:
         found.judge_rare(ledger)
     laws = [each for each in found.answers if each.id.endswith("-law")]
+    behind = [each for each in found.answers if each.id.endswith(_GIVEN)]
+    num_joint = sum(each.id.endswith("-behind-step") for each in behind)
     return CheckResult(
         SUITE_ID,
         Verdict.INVALID if found.broken else Verdict.UNKNOWN if found.missed else merge(each.verdict for each in found.answers),
@@ -237,19 +281,22 @@ def check_served(context: SuiteContext, noise: Noise | None = None) -> CheckResu
         ops=found.tokens,
         reached=reached,
         missed=() if found.broken else tuple(found.missed),
-        invariants={"ST-2": 2 * len(laws) + 1, "ST-3": len(found.answers) - len(laws)},
+        invariants={
+            "ST-2": 2 * len(laws) + len(behind) - num_joint + 1,
+            "ST-3": len(found.answers) - len(laws) - len(behind) + num_joint,
+        },
         failures=tuple(Failure(each, seed=f"{context.seed:#x}", world=again) for each in found.broken),
         statistics=tuple(found.answers),
-        note=_note(found, laws, len(ways), CHOICES[context.profile]),
+        note=_note(found, laws, behind, len(ways)),
     )
 
 
-def _note(found: Found, laws: Sequence[Statistic], num_ways: int, choices: int) -> str:
+def _note(found: Found, laws: Sequence[Statistic], behind: Sequence[Statistic], num_ways: int) -> str:
     if not laws:
         return "no way of serving came to its end"
-    coarsest = max(each.tv_min for each in laws)
-    cells = len(pooled_law(choices * LENGTH)[1])
+    pooled, conditional = (max(each.tv_min for each in answers) for answers in (laws, behind))
     return (
-        f"{found.tokens:,} tokens drawn by an engine in {num_ways} ways; each way's pooled marginal, in "
-        f"{cells} cells, finds a total variation of {coarsest:.2%} with power {min(each.power for each in laws):.3f}"
+        f"{found.tokens:,} tokens drawn by an engine in {num_ways} ways; each way's pooled marginal finds a total variation of "
+        f"{pooled:.2%}, its laws behind the token and the step before and by place one of {conditional:.2%} in the mean, with "
+        f"power {min(each.power for each in (*laws, *behind)):.3f}"
     )

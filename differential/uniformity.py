@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from differential import estimates
 from differential.sampling_stats import POWER
 from properties.suite import KOLMOGOROV, Statistic
 
@@ -20,4 +21,7 @@ def uniform_statistic(entry_id: str, null: str, numbers: Sequence[float] | npt.N
     distance, p = stats.kstest(numbers, "uniform")
     seen = sum(math.sqrt(math.log(2 / rate) / (2 * num)) for rate in (alpha, 1 - POWER))
     told = f"Kolmogorov distance {distance:.4f}"
-    return Statistic.judged(entry_id, null, told, n=num, alpha=alpha, tv_min=seen, power=POWER, p=p, effect=KOLMOGOROV)
+    return Statistic.judged(
+        entry_id, null, told, n=num, alpha=alpha, tv_min=seen, power=POWER, p=p, effect=KOLMOGOROV,
+        estimate=estimates.of_kolmogorov(float(distance), num),
+    )  # fmt: skip

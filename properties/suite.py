@@ -48,6 +48,17 @@ EFFECTS = (TOTAL_VARIATION, KOLMOGOROV, MISS_RATE, RATE)
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """How far from its null a test's samples seem to be, in what its `effect` names, and an interval that holds the true
+    distance with a probability of ``confidence`` or more. It has no part in the verdict."""
+
+    value: float
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
 class Statistic:
     """A statistical test with its power, as it appears beside its verdict (the error ledger adds up the alphas)."""
 
@@ -61,15 +72,26 @@ class Statistic:
     p: float
     verdict: Verdict
     effect: str = TOTAL_VARIATION  # how far from the null: one of `EFFECTS`
+    estimate: Estimate | None = None
 
     @classmethod
     def judged(
         cls, entry_id: str, null: str, statistic: str, *,
         n: int, alpha: float, tv_min: float, power: float, p: float, effect: str = TOTAL_VARIATION,
+        estimate: Estimate | None = None,
     ) -> Statistic:  # fmt: skip
         """With the verdict that follows: the null falls where p is below alpha; a test without power says nothing."""
         verdict = Verdict.UNKNOWN if power <= 0 else Verdict.INVALID if p < alpha else Verdict.VALID
-        return cls(entry_id, null, statistic, n, alpha, float(tv_min), float(power), float(p), verdict, effect)
+        return cls(entry_id, null, statistic, n, alpha, float(tv_min), float(power), float(p), verdict, effect, estimate)
+
+    @property
+    def estimated(self) -> str:
+        """ "estimated total variation 3.20% (2.51% to 3.90%, confidence 99%)", or that nothing was."""
+        found = self.estimate
+        if found is None:
+            return "no estimate of the effect"
+        interval = f"{found.low:.2%} to {found.high:.2%}, confidence {found.confidence:.0%}"
+        return f"estimated {self.effect} {found.value:.2%} ({interval})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from models.shrink import shrink_world
 from properties.invariants import ALL
 from properties.op import Op, OpKind
 from properties.suite import CheckResult, Profile, Suite, SuiteContext
-from properties.verdict import Verdict
+from properties.verdict import Verdict, Violation
 
 HUNT_S = 30.0  # of this process's processor time; nothing new is begun after it: it survived
 _SHRINK_S = 12.0  # of a story
@@ -138,7 +138,7 @@ def kill_in(result: CheckResult) -> dict[str, Any] | None:
         violation = failure.violation
         if is_of_the_catalogue(violation.invariant):
             if not failure.ops:
-                return _killed(violation.invariant, violation.name, result.id)
+                return _killed(violation.invariant, violation.name, result.id, note=_measured(violation, result))
             found = failure.ops_found or len(failure.ops)
             is_of_a_model = failure.world.get("target") in _OF_A_MODEL
             also = witnesses(failure.world, failure.ops) if "config" in failure.world and not is_of_a_model else ()
@@ -147,8 +147,16 @@ def kill_in(result: CheckResult) -> dict[str, Any] | None:
             return _killed(violation.invariant, name, result.id, ops=found, shrunk=len(failure.ops), also=also, note=note)
     for statistic in result.statistics:
         if statistic.verdict is Verdict.INVALID:
-            return _killed(statistic.id, statistic.null, result.id)
+            return _killed(statistic.id, statistic.null, result.id, note=f"{statistic.statistic}; {statistic.estimated}")
     return None
+
+
+def _measured(violation: Violation, result: CheckResult) -> str:
+    """What was found over a whole run, and the first estimate of a test that rejects, where there is one."""
+    said = f"{violation.subject}: {violation.found}"
+    rejects = (each for each in result.statistics if each.verdict is Verdict.INVALID and each.estimate is not None)
+    first = next(rejects, None)
+    return said if first is None or first.estimated in said else f"{said}; {first.id} by drawing: {first.estimated}"
 
 
 def size_in_words(ops: Sequence[Op]) -> str:

@@ -50,7 +50,7 @@ class Fate(StrEnum):
 class MutantResult:
     """One line of the kill table. ``ops`` is how many operations the hunt had done in the world that was killed, ``shrunk``
     how many are left after shrinking; None where a statistical test killed it. ``note``: why it was not killed, or what the
-    shrunk workload of a language model or a text still holds."""
+    shrunk workload of a language model or a text still holds, or what was found over a whole run: a law, and how far off."""
 
     id: str
     origin: str

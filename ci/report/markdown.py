@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from html import escape
 
 from ci.outcome import Finding, Outcome, seed_text
-from ci.wording import also_found, count, duration, headline, long_duration, reach, selftest, why_not_valid
+from ci.wording import also_found, count, duration, headline, long_duration, powers, reach, selftest, why_not_valid
+from properties.verdict import Verdict
 
 
 def to_markdown(outcome: Outcome, replays: Mapping[int, str], folder: str) -> str:
@@ -28,8 +29,24 @@ def to_markdown(outcome: Outcome, replays: Mapping[int, str], folder: str) -> st
         result = check.result
         figures = (f"{result.examples:,}", f"{result.ops:,}", reach(result)) if result else ("", "", "")
         lines.append(f"| {_cell(check.title)} | {check.verdict.value} | {' | '.join(figures)} | {duration(check.wall_s)} |")
+    lines += _statistics_lines(outcome)
     lines += ["", "Repeat with", "", f"    {outcome.command}", ""]
     return "\n".join(lines)
+
+
+def _statistics_lines(outcome: Outcome) -> list[str]:
+    """One line for the tests of each check; those that reject in full. All of them stand in the page and in verdict.json."""
+    tested = [check for check in outcome.checks if check.result and check.result.statistics]
+    if not tested:
+        return []
+    used = f"false-alarm rates {outcome.alpha_used:.2g} of 1e-6 together, no second try"
+    lines = ["", f"Statistical tests ({used}):", ""]
+    lines += ["| check | tests | false-alarm rates | smallest effects found | power at least | least p | rejected |"]
+    lines += ["|---|---:|---:|---|---:|---|---:|"]
+    lines += [f"| {_cell(check.title)} | {' | '.join(map(_cell, powers(check)))} |" for check in tested]
+    rejected = [test for check in tested if check.result for test in check.result.statistics if test.verdict is Verdict.INVALID]
+    lines += [""] if rejected else []
+    return lines + [f"- {test.id}: {_cell(test.null)}: {_cell(test.statistic)}; {_cell(test.estimated)}" for test in rejected]
 
 
 def _finding_lines(outcome: Outcome, finding: Finding, replays: Mapping[int, str]) -> list[str]:

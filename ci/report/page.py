@@ -23,7 +23,12 @@ def to_html(outcome: Outcome, replays: Mapping[int, str], told: Mapping[int, Map
     environment = Environment(
         loader=PackageLoader("ci.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"duration": wording.duration, "large": wording.large, "reach": wording.reach}
+    environment.filters |= {
+        "duration": wording.duration,
+        "large": wording.large,
+        "reach": wording.reach,
+        "share": wording.share,
+    }
     failures = [
         {
             **_story(outcome, finding.lead, replays),
@@ -43,9 +48,16 @@ def to_html(outcome: Outcome, replays: Mapping[int, str], told: Mapping[int, Map
         took=wording.long_duration(outcome.wall_s),
         reasons=wording.why_not_valid(outcome),
         failures=failures,
-        statistics=[(check, item) for check in outcome.checks if check.result for item in check.result.statistics],
+        statistics=[(check, found) for check in outcome.checks if check.result and (found := check.result.statistics)],
+        confidence=_confidence(outcome),
         figures=figures(outcome),
     )
+
+
+def _confidence(outcome: Outcome) -> str:
+    """Of the estimates, as a share: the least of them."""
+    found = [each.estimate for check in outcome.checks if check.result for each in check.result.statistics if each.estimate]
+    return f"{min((each.confidence for each in found), default=1.0):.0%}"
 
 
 def _story(outcome: Outcome, place: int, replays: Mapping[int, str]) -> dict[str, Any]:

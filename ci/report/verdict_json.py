@@ -79,7 +79,7 @@ def figure_to_json(figure: Figure) -> dict[str, Any]:
 
 
 def statistic_to_json(item: Statistic, check: str) -> dict[str, Any]:
-    data = {column.name: getattr(item, column.name) for column in dataclasses.fields(item)}
+    data = dataclasses.asdict(item)
     return {**data, "p": item.p if math.isfinite(item.p) else None, "check": check}  # JSON knows no NaN
 
 
