@@ -1,6 +1,6 @@
-"""The suite `transfers-in-turn`: one short story of a store and a load, struck at every place by everything that can befall it.
+"""The suite `transfers-in-turn`: short stories of a store and a load, struck at every place by everything that can befall it.
 
-Owns the story, the strikes and their enumeration, on devices that are prompt, slow to read or slow to write. What must hold is
+Owns the stories, the strikes and their enumeration, on devices that are prompt, slow to read or to write. What must hold is
 the catalogue's: whoever waits for a copy gives its blocks away behind it, and everybody gets the same tokens.
 """
 
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
 from chaos.enumerated import result_of, run_alone
 from chaos.nemesis.base import befall
@@ -39,7 +39,7 @@ SPEC: Final = {
 _PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5)
 _STEP, _POLL = Op(OpKind.STEP), Op(OpKind.POLL)
 _LATE_TURNS, _MOST_COPIES = 12, 4
-_STRIDES: Final = {Profile.QUICK: 6, Profile.PR: 3, Profile.NIGHTLY: 1}
+_STRIDES: Final = {Profile.QUICK: 12, Profile.PR: 6, Profile.NIGHTLY: 1}
 _DEVICES: Final = (Stream.COPY_OUT, Stream.TRANSFER, None)  # what is slow
 
 
@@ -54,18 +54,22 @@ _WRITER: Final = (
     *(_asks("writer", _PROMPT), _STEP, _STEP),
     *(_POLL,) * 4,  # what it computed is stored
 )
-STORIES: Final = (
-    (  # all of it is loaded, beside steps that fill what was emptied
-        *(*_WRITER, _asks("neighbour", (8, 8, 8), 6), _STEP, Op(OpKind.RESET_CACHE), _READER),
-        *(_POLL, Op(OpKind.PLAN), _POLL, _STEP, _POLL, _POLL, Op(OpKind.LAND)),
-        *(_STEP,) * 3,
-    ),
-    (  # the tail of it, which was evicted, is loaded behind the head
-        *(*_WRITER, _asks("evictor", tuple(range(1, 16)) + (0,) * 4, 1), _STEP, _STEP, _STEP, _READER),
-        *(_POLL,) * 5,
-        *(_STEP,) * 2,
-    ),
-)
+_OTHERS: Final = [_asks(f"other {each}", tuple(range(each, each + 9)), 1) for each in (2, 4, 6)]
+
+
+class Story(NamedTuple):
+    """``reader``: the place at which the reader comes, if one does. ``strikes``: the names of those that it is struck with."""
+
+    ops: tuple[Op, ...]
+    reader: int
+    strikes: tuple[str, ...]
+
+
+def _story(*ops: Op, strikes: tuple[str, ...] = ()) -> Story:
+    names = ["" if op.request is None else op.request.request_id for op in ops]
+    return Story(ops, names.index("reader") if "reader" in names else len(ops), strikes or tuple(_STRIKES))
+
+
 _STRIKES: Final[Mapping[str, tuple[Op, ...]]] = {
     "nothing": (),
     "the reader aborts": (Op(OpKind.ABORT, request_id="reader"),),
@@ -82,12 +86,46 @@ _STRIKES: Final[Mapping[str, tuple[Op, ...]]] = {
     "held fences": (Op(OpKind.HOLD_FENCES, on=True),),
     "a refused block": (Op(OpKind.REFUSE_BLOCK, k=1),),
 }
+_STRUCK: Final = (
+    _story(  # all of it is loaded, beside steps that fill what was emptied
+        *(*_WRITER, _asks("neighbour", (8, 8, 8), 6), _STEP, Op(OpKind.RESET_CACHE), _READER),
+        *(_POLL, Op(OpKind.PLAN), _POLL, _STEP, _POLL, _POLL, Op(OpKind.LAND)),
+        *(_STEP,) * 3,
+    ),
+    _story(  # the tail of it, which was evicted, is loaded behind the head
+        *(*_WRITER, _asks("evictor", tuple(range(1, 16)) + (0,) * 4, 1), _STEP, _STEP, _STEP, _READER),
+        *(_POLL,) * 5,
+        *(_STEP,) * 2,
+    ),
+    _story(  # the head of it waits for the end of a plan that has lost its request, when the tail is loaded behind it
+        *(*_WRITER, _asks("evictor", tuple(range(1, 16)) + (0,) * 4, 1), _STEP, _STEP, _STEP),
+        *(_asks("holder", _PROMPT[:5], 1), Op(OpKind.PLAN), Op(OpKind.ABORT, request_id="holder"), _READER),
+        *(*(_POLL,) * 5, Op(OpKind.LAND), *(_STEP,) * 2),
+        strikes=("nothing", "the reader aborts", "held fences", "a cut"),
+    ),
+    _story(  # a short one is loaded while a neighbour's blocks are stored one after the other
+        *(*(_POLL,) * 3, _asks("writer", _PROMPT[:5]), _STEP, _STEP, *(_POLL,) * 9, Op(OpKind.RESET_CACHE)),
+        *(_asks("neighbour", (8,) * 7, 1), _STEP, _STEP, _asks("reader", _PROMPT[:5])),
+        *(_POLL,) * 8,
+        strikes=("nothing", "a stall"),
+    ),
+    _story(  # whoever takes the blocks next stores them as well
+        *_WRITER,
+        *(op for other in _OTHERS for op in (other, _STEP, _STEP, *(_POLL,) * 4)),
+        strikes=("the writer aborts", "time passes", "a reset", "a restart"),
+    ),
+)
+STORIES: Final = tuple([story.ops for story in _STRUCK[:2]])  # a store and a load, as they go
+_POINTED: Final[Mapping[Stream | None, tuple[str, ...]]] = {  # strikes that meet a copy on the slow stream, at every place
+    Stream.COPY_OUT: ("time passes",),  # from the begin up to the reader
+    Stream.TRANSFER: ("the reader aborts", "a cut"),  # from the reader on
+}
 _FLOORS: Final = {"loads under way when struck": 60, "blocks held by transfers when struck": 150, "loads that came": 100}
 
 
 def run_transfers_in_turn(context: SuiteContext) -> CheckResult:
-    """Each strike at each place, on each device; in the smaller profiles at some places, others for each strike and seed, and
-    in quick on slow devices alone."""
+    """Each strike at each place, on each device; in the smaller profiles at some places, others for each strike and seed, but
+    for those that meet a copy under way, and in quick on slow devices alone."""
     is_quick = context.profile is Profile.QUICK
     stories = list(_stories(_STRIDES[context.profile], context.seed, _DEVICES[: 2 if is_quick else 3]))
     tally = Tally()
@@ -103,18 +141,28 @@ def run_transfers_in_turn(context: SuiteContext) -> CheckResult:
         for what, floor in _FLOORS.items()
         if not is_quick and tally.reached[what] < floor
     ]
-    places = sum(len(story) + 1 for story in STORIES)
-    note = f"{len(_STRIKES)} strikes at each of {places} places of two stories of a store and a load"
+    places = sum((len(story.ops) + 1) * len(story.strikes) for story in _STRUCK)
+    note = f"{len(_STRIKES)} kinds of strikes, {places} places in {len(_STRUCK)} stories of stores and loads"
     return result_of("transfers-in-turn", tally, context, tuple(missed), note)
 
 
 def _stories(stride: int, seed: int, devices: tuple[Stream | None, ...]) -> Iterator[tuple[int, tuple[Op, ...]]]:
     """With the place of the strike."""
-    for slow in devices:
-        for story, (number, strike) in product(STORIES, enumerate(_STRIKES.values())):
-            for place in range((number + seed) % stride, len(story) + 1, stride):
-                ops = (*story[:place], *strike, *_CROWD, *story[place:])
+    for slow, story in product(devices, _STRUCK):
+        for number, name in enumerate(story.strikes):
+            for place in range(len(story.ops) + 1):
+                if (place - number - seed) % stride and not _is_pointed(story, place, name, slow):
+                    continue
+                ops = (*story.ops[:place], *_STRIKES[name], *_CROWD, *story.ops[place:])
                 yield place, (*(ops if slow is None else [_late(op, slow) for op in ops]), Op(OpKind.DRAIN))
+
+
+def _is_pointed(story: Story, place: int, name: str, slow: Stream | None) -> bool:
+    """Whether it is so in every profile, and for every seed."""
+    if name == "nothing" and place == len(story.ops):
+        return True  # the story as it goes without a strike and without a crowd
+    is_readers = slow is Stream.TRANSFER
+    return name in _POINTED.get(slow, ()) and (place > story.reader if is_readers else place <= len(_WRITER))
 
 
 def _late(op: Op, slow: Stream) -> Op:

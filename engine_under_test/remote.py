@@ -215,10 +215,11 @@ class RemotePrefixes:
         room = min(kv.num_free - len(self._view.running), int(kv.pool.num_blocks * _HELD_SHARE) - kv.num_pinned)
         count = min(hit.num_blocks, load.num_asked)
         heads = self._view.hits(load.seq)[: load.first]
-        if len(heads) == load.first:
+        claim = None
+        if len(heads) == load.first and room - len(heads) >= 1:
             kv.pin(heads)  # or the load would evict what it stands behind
             load.heads = heads
-        claim = kv.claim(min(count, room - len(heads))) if len(heads) == load.first and room - len(heads) >= 1 else None
+            claim = kv.claim(min(count, room - len(heads)))
         if claim is None:
             self.connector.abort(hit.transfer)
             self._give_up(load)

@@ -26,6 +26,7 @@ from models.world import World, caps_of_store
 
 if TYPE_CHECKING:
     from engine_under_test.adapters.ours import RemoteSide
+    from models.link_account import LinkAccount
     from models.proposers import Keeping
 
 DEFAULT_HASHER = "blake2b"
@@ -97,7 +98,17 @@ def world_from(spec: Spec, *, chooser: Chooser | None = None, **options: Any) ->
     if name not in _DEVICES:
         raise BadInput(f"a world has one of the devices {sorted(_DEVICES)}, found {name!r}")
     device = _DEVICES[name](caps_of_store(target.caps), chooser)
-    return World(target, hasher=hasher_of(spec), device=device, kept_drafts=_kept_drafts(target), **options)
+    return World(target, hasher=hasher_of(spec), device=device, kept_drafts=_kept_drafts(target), link=_link(target), **options)
+
+
+def _link(target: Target) -> LinkAccount | None:
+    """The account of the link of a target whose remote pool is ours."""
+    if not target.caps.has_remote:
+        return None
+    from models.remote_side import SimulatedRemote
+
+    remote = getattr(target, "remote", None)
+    return remote.account if isinstance(remote, SimulatedRemote) else None
 
 
 def _kept_drafts(target: Target) -> Keeping | None:

@@ -190,6 +190,11 @@ class Device:
         np.copyto(self._shadow, self._flat)
         return move
 
+    def content_of(self, block: int) -> bytes:
+        """What the block holds now, for whoever only looks."""
+        size = self._caps.block_size
+        return self._runner.store[block * size : (block + 1) * size].tobytes()
+
     def differs_from_law(self, facts: ChoiceFacts, blocks: tuple[int, ...], start: int) -> int | None:
         """The first position of a choice, from `start` on, at which these blocks do not hold what computing it gives."""
         key = (facts.request.request_id, facts.choice, facts.incarnation)

@@ -5,17 +5,21 @@ Owns the sizes, and what a fault of the link means. Time is the target's own clo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from engine_under_test.book import Book
 from engine_under_test.caps import LinkFault
+from engine_under_test.distributed import messages as m
 from engine_under_test.distributed.connector import Connector, KvPages
 from engine_under_test.distributed.store_pool import StorePool
 from engine_under_test.distributed.store_session import StoreShelf
+from engine_under_test.events import Event
 from engine_under_test.execution.runner import Mover
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.remote import RemotePrefixes
 from engine_under_test.seams import Clock, Observer
+from models.link_account import LinkAccount
 from properties.kv_link import Fate, KvLink, Lane
 from properties.kv_sizes import engine_end, rotten, store_end
 
@@ -31,11 +35,22 @@ class _Link(KvLink):
         super().__init__(shelf, clock)
         self.is_stalled = False
         self.next_fate = Fate.ARRIVES  # of one message of each lane
+        self.account = LinkAccount(self.wire, shelf.limits.lease_s)
         self._struck: set[Lane] = set()
 
     def strike(self, fate: Fate) -> None:
         self.next_fate = fate
         self._struck = set()
+
+    def send(self, message: bytes) -> None:
+        if self.session is not None:
+            self.account.said(m.decode(message))
+        super().send(message)
+
+    def receive(self) -> Sequence[bytes]:
+        found = super().receive()
+        self.account.heard(found)
+        return found
 
     def poll(self) -> None:
         if self.is_stalled:
@@ -78,9 +93,20 @@ class SimulatedRemote:
 
         def connector(pages: KvPages) -> Connector:
             self.connector = Connector(config, pages, link, clock, b"engine          ")
+            link.account.watch(self.connector)
             return self.connector
 
-        return RemotePrefixes(kv, book, mover, connector, b"fingerprints", observer)
+        def observe(event: Event) -> None:
+            link.account.told(event)
+            observer(event)
+
+        return RemotePrefixes(kv, book, mover, connector, b"fingerprints", observe)
+
+    @property
+    def account(self) -> LinkAccount:
+        """What the link and the device say of the engine's transfers."""
+        assert self._link is not None  # `connect` comes first
+        return self._link.account
 
     def disturb(self, fault: LinkFault) -> bool:
         """See `adapters.base.RemoteTarget`."""

@@ -112,6 +112,13 @@ def lost_in_between(max_tokens: int) -> Scenario:
     return Scenario(f"lost-in-between-{max_tokens}", world, ops, (Reach.ABANDONED,))
 
 
+def lost_with_its_result(depth: int) -> Scenario:
+    """A later plan's result has come before its turn when the plan before it is lost, and it with it."""
+    ops = (add("a", 3, 8), *(PLAN,) * (depth + 1), land(depth), Op(OpKind.ABANDON), *(STEP,) * 2, DRAIN)
+    world = spec(24, 2, max_plans_in_flight=depth + 1)
+    return Scenario(f"lost-with-its-result-{depth}", world, ops, (Reach.ABANDONED,))
+
+
 def lost_copy(block_size: int, n: int) -> Scenario:
     """Choices copy the block that they share, are aborted, and the copying plan is lost: the shared block comes back."""
     ops = (add("a", 2 * block_size - 1, 4, n=n), STEP, PLAN, abort("a"), Op(OpKind.ABANDON), STEP, DRAIN)

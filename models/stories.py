@@ -43,6 +43,7 @@ from models.scenarios_in_flight import (
     lost_copy,
     lost_in_between,
     lost_once_and_on,
+    lost_with_its_result,
     never_run,
     of_age_within_a_plan,
     orphaned_child,
@@ -79,6 +80,8 @@ def _in_flight(copies: int) -> Iterator[Scenario]:
         yield never_run(block_size, depth)
     for max_tokens in range(5, 8)[: copies + 1]:  # more would not fit in the pool
         yield lost_in_between(max_tokens)
+    for depth in range(1, min(copies, 2) + 1):
+        yield lost_with_its_result(depth)
 
 
 def _door(copies: int) -> Iterator[Scenario]:

@@ -10,7 +10,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from engine_under_test.adapters.base import Target, TransactionalTarget
 from engine_under_test.events import Counters, Event, EventKind, Misdeclared, Race
@@ -25,6 +25,10 @@ from properties.moment import Happening, Moment
 from properties.op import Op
 from properties.recount import Recount
 from properties.verdict import Violation
+
+if TYPE_CHECKING:
+    from models.link_account import LinkAccount  # whose libraries not everybody has
+
 
 Orders = tuple[tuple[Race, ...], tuple[Misdeclared, ...]]  # races, and what operations touched without declaring it
 
@@ -72,6 +76,7 @@ class Watch:
         self._plans_until_healed = 0
         self.orders: Callable[[], Orders] | None = None  # what a device with streams has seen since it was last asked
         self.kept_drafts: Keeping | None = None
+        self.link: LinkAccount | None = None
         self._is_watched = False  # a fault was active at some time of this happening
         self._set_unsettled({})
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from engine_under_test.adapters.base import RemoteTarget, Target
 from engine_under_test.caps import Caps
@@ -35,6 +35,9 @@ from properties.invariants.predicate import Predicate
 from properties.moment import Moment
 from properties.op import Op, OpKind
 from properties.verdict import Violation
+
+if TYPE_CHECKING:
+    from models.link_account import LinkAccount  # whose libraries not everybody has
 
 
 def caps_of_store(caps: Caps) -> Caps:
@@ -60,9 +63,9 @@ class World:
 
     ``apply`` returns whether the op did something; a no-op is recorded too. The first thing wrong is in ``violation``;
     after it, ops do nothing. ``on_moment`` is shown each moment after it was judged. ``device``: what executes plans; without
-    one, the plain one of `models.device`. ``kept_drafts``: the proposer of a target that speculates. ``may_wait``: predicates
-    that can wait are asked some steps later, of many moments at once: the violation is the same, what is applied until it is
-    found is more. For long runs that are expected to be valid.
+    one, the plain one of `models.device`. ``kept_drafts``: the proposer of a target that speculates. ``link``: what is known
+    of its link to a remote pool. ``may_wait``: predicates that can wait are asked some steps later, of many moments at once:
+    the violation is the same, what is applied until it is found is more. For long runs that are expected to be valid.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class World:
         on_moment: Callable[[Moment], None] | None = None,
         device: Device | None = None,
         kept_drafts: Keeping | None = None,
+        link: LinkAccount | None = None,
         may_wait: bool = False,
     ) -> None:
         self.target = target
@@ -89,10 +93,11 @@ class World:
         self.device = Device(caps_of_store(caps)) if device is None else device
         self._watch.orders = self.device.orders
         self._watch.kept_drafts = kept_drafts
+        self._watch.link = link
         if kept_drafts is not None:
             self.device.law_of_drafts = kept_drafts.law_of
         if caps.has_remote:
-            cast("RemoteTarget", target).attach(self.device)
+            cast("RemoteTarget", target).attach(self.device if link is None else link.before(self.device))
             self.facts.differs_from_law = self.device.differs_from_law
         stage = Stage(target, self.device, self.facts, self._watch, self.history)
         self._users = UserVerbs(stage)

@@ -51,6 +51,7 @@ class Wire:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._generation = 0
         self._heard: dict[int, _Heard] = {}
         self._complete: dict[int, tuple[bytes, ...]] = {}  # stores that were acknowledged by this pool, over all connections
         self._pool: StorePool | None = None
@@ -69,7 +70,7 @@ class Wire:
             self._pool = pool
             self._complete.clear()
 
-    def engine_began_anew(self) -> None:
+    def _engine_began_anew(self) -> None:
         """Its transfers are numbered anew, under another generation."""
         self._heard.clear()
         self._complete.clear()
@@ -78,7 +79,11 @@ class Wire:
 
     def engine_said(self, message: Any, is_congested: bool) -> None:
         """Handed to the transport."""
-        if isinstance(message, m.Open):
+        if isinstance(message, m.Hello):
+            if message.generation != self._generation:
+                self._generation = message.generation
+                self._engine_began_anew()
+        elif isinstance(message, m.Open):
             self._heard.setdefault(message.transfer, _Heard(message, self._now))
         heard = self._heard.get(getattr(message, "transfer", -1))
         if heard is None:

@@ -83,11 +83,6 @@ class KvWorld(KvEnd):
         self.link.wire.engine_stepped(loads, self.connector.counters.stored_blocks)
         self._judge_wire()
 
-    def restart(self) -> None:
-        """See `KvEnd`."""
-        self.link.wire.engine_began_anew()
-        super().restart()
-
     def _judge_wire(self) -> None:
         if self.link.wire.found is not None:
             raise KvViolation(self.link.wire.found)

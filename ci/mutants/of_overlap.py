@@ -106,4 +106,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "The fence of a step passes when its inputs are on the device, before its rows have read and written KV.",
         ("float-runner",),
     ),
+    Mutant(
+        "results-of-lost-plans-are-kept",
+        "ours",
+        "",
+        "engine_under_test/flights.py",
+        "        flight = self._plans.pop()\n        self._early.pop(flight.plan_id, None)\n        return flight\n",
+        "        return self._plans.pop()\n",
+        "A result that came before its turn is kept for ever if its plan is lost: nothing goes wrong, and memory grows.",
+    ),
 )

@@ -156,7 +156,14 @@ class AssayTarget:
         if drafting is not None:
             self._caps = replace(self._caps, max_drafts=drafting.max_drafts)
         if remote is not None:
-            self._caps = replace(self._caps, has_transfers=True, has_remote=True, load_bound_s=remote.load_bound_s)
+            self._caps = replace(
+                self._caps,
+                has_transfers=True,
+                has_remote=True,
+                load_bound_s=remote.load_bound_s,
+                max_stored_blocks=config.num_blocks * 3 // 8,  # as docs/kv-transfers.md states
+                max_held_blocks=config.num_blocks // 2,
+            )
 
     def _connect(self, kv: KvTransaction, book: Book) -> RemotePrefixes:
         assert self._remote is not None  # asked only then
@@ -165,6 +172,11 @@ class AssayTarget:
     @property
     def caps(self) -> Caps:
         return self._caps
+
+    @property
+    def remote(self) -> RemoteSide | None:
+        """The remote pool and the link to it."""
+        return self._remote
 
     @property
     def proposer(self) -> Proposer | None:

@@ -68,13 +68,15 @@ class SimulatedFence:
         """As `has_passed`, without a turn of the device."""
         if self.is_seen:
             return True
+        self.is_seen = self.would_pass()
+        if self.is_seen:
+            self.device.races.host_saw(self.clock)
+        return self.is_seen
+
+    def would_pass(self) -> bool:
+        """Whether the host would see it now: for onlookers, of whose look nobody learns."""
         turn = self.device.now // TURN
-        for op in self.ops:
-            if not op.is_dropped and (op.ran is None or op.ran // TURN + op.late > turn):
-                return False
-        self.is_seen = True
-        self.device.races.host_saw(self.clock)
-        return True
+        return all(op.is_dropped or (op.ran is not None and op.ran // TURN + op.late <= turn) for op in self.ops)
 
 
 class SimulatedDevice:

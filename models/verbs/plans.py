@@ -40,6 +40,8 @@ class PlanVerbs(Acting):
         after, events = self._watch.observe(may_be_quiet=True)
         wrong = self._watch.learn(events, before, after)
         wrong = wrong or self._miscounted(count)
+        if (link := self._watch.link) is not None:
+            wrong = wrong or link.polled(after.loading)
         if after is before and wrong is None:
             return False
         self._watch.judge(Happening.POLLED, before, after, events, wrong)

@@ -5,6 +5,7 @@ Owns the bound within which a drain must come to rest (SC-7). Never reaches past
 
 from __future__ import annotations
 
+from models.left_over import left_over
 from models.verbs.acting import Acting, Stage
 from models.verbs.faults import FaultVerbs
 from models.verbs.plans import PlanVerbs
@@ -85,7 +86,7 @@ class Rounds(Acting):
             wrong = Violation(
                 "SC-7", "progress", "after a drain", found, f"none within {bound} iterations, with every fault healed"
             )
-        wrong = wrong or self._facts.requests.judge_quiet()
+        wrong = wrong or self._facts.requests.judge_quiet() or left_over(self._target)
         before = self._watch.snapshot
         after, events = self._watch.observe()
         self._watch.judge(Happening.DRAINED, before, after, events, wrong, is_audit=True)

@@ -12,6 +12,7 @@ from properties.invariants import (
     adapters,
     device_order,
     drafts,
+    holding,
     kv_eviction,
     kv_index,
     kv_ownership,
@@ -43,6 +44,7 @@ ALL: Final[tuple[Predicate, ...]] = (
     *scheduler_fairness.PREDICATES,
     *scheduler_retry.PREDICATES,
     *adapters.PREDICATES,
+    *holding.PREDICATES,
 )
 """Every predicate: first the order of accesses, which explains whatever else is wrong, then the most dangerous invariants. The
 first violation of a moment names it."""

@@ -163,6 +163,21 @@ DRAINED = Moment(
     replace(KNOWN, choices={}),
     is_audit=True,
 )
+_HELD = (8, 9)
+LOADING = Moment(
+    CAPS,
+    Happening.POLLED,
+    4,
+    IDLE,
+    replace(IDLE, free=(10, 11, 12), pinned=(6, *_HELD), ref_counts=counted(1, 2, 3, 6, *_HELD, _4=2, _5=2)),
+    KNOWN,
+    events=(Event(EventKind.CLAIMED, blocks=_HELD),),
+)
+STORING = replace(
+    LANDED,
+    after=replace(LANDED.after, pinned=(6, 12, 11), ref_counts=counted(1, 2, 3, 6, 8, 9, 10, _4=2, _11=2, _12=2)),
+    events=(*LANDED.events, Event(EventKind.PINNED, blocks=(12, 11))),
+)
 
 # ---- variations on the theme -----------------------------------------------------------------------------------------
 
@@ -405,6 +420,8 @@ GOOD: Mapping[str, Moment] = {
     "delivered": DELIVERED,
     "polled": POLLED,
     "polled before a remote pool": replace(POLLED, caps=replace(POLLED.caps, has_remote=True, load_bound_s=2.0)),
+    "a load begins": LOADING,
+    "a store begins": STORING,
     "aborted": ABORTED,
     "rolled back": ROLLED_BACK,
     "nothing planned": NOTHING,

@@ -410,6 +410,10 @@ BAD = (
         Adapter("lora", 2),
     ),
     Bad("nobody_waits_too_long_for_a_slot", "b is passed over", _TUNED, ("facts", "adapters", "overtaken"), {("b", 0, 1): 3}),
+    # holding
+    Bad("transfers_hold_no_more_than_their_share", "only two are stated", "a load begins", ("caps", "max_held_blocks"), 2),
+    Bad("transfers_hold_no_more_than_their_share", "only two for stores", "a store begins", ("caps", "max_stored_blocks"), 2),
+    Bad("loads_leave_a_block_to_each_that_runs", "one is free", "a load begins", (*_AFTER, "free"), (5,)),
     # drafts
     Bad("drafts_change_no_token", "a draft that should fall stands", "verified", ("execution", "lawful", "tokens", 0), (40,)),
     Bad("drafts_stay_within_their_width", "three, two are stated", "with drafts", (*_PLAN, "num_drafts", 0), 3),
@@ -503,7 +507,22 @@ PLAIN = Caps("plain", 1, 12, 8, 4, 64, 5, 0, reference_model=ReferenceModel.PATH
 
 def test_a_target_that_shows_less_is_not_observable_there() -> None:
     panel = Panel(PLAIN, ALL)
-    expected = {"KV-2", "KV-6", "KV-7", "KV-8", "KV-9", "KV-11", "KV-13", "KV-15", "SC-13", "SC-14", "SC-15", "RS-1", "ST-1"}
+    expected = {
+        "KV-2",
+        "KV-6",
+        "KV-7",
+        "KV-8",
+        "KV-9",
+        "KV-11",
+        "KV-13",
+        "KV-15",
+        "SC-13",
+        "SC-14",
+        "SC-15",
+        "RS-1",
+        "ST-1",
+        "DI-5",
+    }
     assert set(panel.not_observable) == expected
 
 

@@ -1,0 +1,174 @@
+"""An account of the link between an engine and its remote pool, kept from what travels and from what the device moves.
+
+Owns what the engine's own books are not asked for: what a store must send, which load is all there, who waits for it. Judges
+with the account of the wire (`properties.kv_wire`) behind it. Never: delivers a message or moves a block.
+
+    DI-3  a store sends what its block held when the store began; one key stands for one content
+    DI-5  who waits for a load waits for that load alone: once all of it has come and stands in the store, it is told
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Protocol
+
+from engine_under_test.distributed import messages as m
+from engine_under_test.distributed.connector import Connector
+from engine_under_test.distributed.protocol import State
+from engine_under_test.events import Event, EventKind
+from engine_under_test.execution.runner import Move
+from engine_under_test.execution.simulated_device import SimulatedFence
+from engine_under_test.seams import Fence
+from engine_under_test.types import RowId
+from properties.invariants.predicate import row_named, violation
+from properties.kv_wire import Open, Wire
+from properties.verdict import Violation
+
+
+class Blocks(Protocol):
+    """The harness's device: a mover that can also be looked into."""
+
+    @property
+    def block_bytes(self) -> int: ...
+    def read_block(self, block: int) -> Move: ...
+    def write_block(self, block: int, data: bytes) -> Move: ...
+    def content_of(self, block: int) -> bytes:
+        """What the block holds now, for whoever only looks."""
+
+
+class _Load:
+    """What has come of one load, and the writes of it that the device was given."""
+
+    __slots__ = ("contents", "is_whole", "writes")
+
+    def __init__(self) -> None:
+        self.contents: set[bytes] = set()
+        self.writes: list[Fence] = []
+        self.is_whole = False  # its END has come
+
+
+class LinkAccount:
+    """Told by the link of each message and by the engine's observer of loads; stands before the device as a mover."""
+
+    def __init__(self, wire: Wire, lease_s: float) -> None:
+        self._wire = wire
+        self._lease_s = lease_s
+        self._device: Blocks | None = None
+        self._connector: Connector | None = None
+        self._due: dict[int, tuple[bytes, ...]] = {}  # by store: what its blocks held when it began
+        self._contents: dict[bytes, bytes] = {}  # by key, as it was sent first
+        self._loads: dict[int, _Load] = {}
+        self._generation = 0
+        self._newest_load = 0
+        self._waits: dict[RowId, int] = {}  # for which load
+        self._told_late: set[int] = set()  # loads that stood in the store when the engine was polled last
+        self.found: Violation | None = None
+
+    def watch(self, connector: Connector) -> None:
+        """Its books are asked for one thing only: which transfers it has not given up."""
+        self._connector = connector
+
+    # ---- as a mover -------------------------------------------------------------------------------------------------------
+
+    def before(self, device: Blocks) -> LinkAccount:
+        """Itself, as the mover that the engine is given."""
+        self._device = device
+        return self
+
+    @property
+    def block_bytes(self) -> int:
+        return self._blocks.block_bytes
+
+    def read_block(self, block: int) -> Move:
+        return self._blocks.read_block(block)
+
+    def write_block(self, block: int, data: bytes) -> Move:
+        move = self._blocks.write_block(block, data)
+        for load in self._loads.values():
+            if data in load.contents:  # of another one perhaps, with the same content: then it may wait for both
+                load.writes.append(move.fence)
+        return move
+
+    @property
+    def _blocks(self) -> Blocks:
+        assert self._device is not None  # `before` comes first
+        return self._device
+
+    # ---- what travels -----------------------------------------------------------------------------------------------------
+
+    def said(self, message: Any) -> None:
+        """By the engine."""
+        if isinstance(message, m.Hello):
+            if message.generation != self._generation:
+                self._generation = message.generation
+                self._loads.clear()
+                self._waits.clear()
+        elif isinstance(message, m.Open) and message.is_store:
+            self._store_begins(message)
+        elif isinstance(message, m.Open):
+            self._newest_load = message.transfer
+            self._loads.setdefault(message.transfer, _Load())
+        elif isinstance(message, m.Block):
+            self._store_sends(message)
+
+    def _store_begins(self, message: m.Open) -> None:
+        assert self._connector is not None
+        transfer = self._connector.transfers[message.transfer]
+        self._due.setdefault(message.transfer, tuple(map(self._blocks.content_of, transfer.blocks)))
+
+    def _store_sends(self, message: m.Block) -> None:
+        due = self._due[message.transfer][message.number]
+        subject = f"block {message.number} of store {message.transfer}"
+        if message.data != due:
+            self._wrong(violation("DI-3", subject, f"sent as {message.data.hex()}", f"{due.hex()}, as when its store began"))
+        assert self._connector is not None
+        key = self._connector.transfers[message.transfer].opened.keys[message.number]
+        if (first := self._contents.setdefault(key, message.data)) != message.data:
+            self._wrong(violation("DI-3", subject, f"sent as {message.data.hex()}", f"{first.hex()}, sent before for its key"))
+
+    def heard(self, messages: Collection[bytes]) -> None:
+        """What the engine takes now."""
+        assert self._connector is not None
+        for data in messages:
+            message = m.decode(data)
+            transfer = self._connector.transfers.get(getattr(message, "transfer", -1))
+            self._wire.engine_heard(message, transfer is not None and transfer.state is not State.ABORTING)
+            load = self._loads.get(getattr(message, "transfer", -1))
+            if load is not None and isinstance(message, m.Block):
+                load.contents.add(message.data)
+            elif load is not None and isinstance(message, m.End):
+                load.is_whole = True
+
+    def told(self, event: Event) -> None:
+        """By the engine's observer."""
+        if event.kind is EventKind.LOADING and event.row is not None:
+            self._waits[event.row] = self._newest_load
+        elif event.kind is EventKind.LOAD_ENDED and event.row is not None:
+            self._loads.pop(self._waits.pop(event.row, -1), None)
+
+    # ---- judged -----------------------------------------------------------------------------------------------------------
+
+    def polled(self, loading: Collection[RowId]) -> Violation | None:
+        """The engine was polled; these rows wait for loads. The first thing that was wrong so far."""
+        connector = self._connector
+        assert connector is not None
+        open_loads = [
+            Open(each.number, self._lease_s)
+            for each in connector.transfers.values()
+            if each.state is not State.ABORTING and not each.opened.is_store
+        ]
+        self._wire.engine_stepped(open_loads, connector.counters.stored_blocks)
+        for row in loading:
+            if self._waits.get(row) in self._told_late:
+                found = "waits still, one poll after all of its load stood in the store"
+                self._wrong(violation("DI-5", row_named(row), found, "a wait for this load alone"))
+        self._told_late = {number for number, load in self._loads.items() if load.is_whole and all(map(_stands, load.writes))}
+        return self.found or self._wire.found
+
+    def _wrong(self, found: Violation) -> None:
+        self.found = self.found or found
+
+
+def _stands(fence: Fence) -> bool:
+    """Whether the host would see that it has passed. Looking makes nobody know more."""
+    return fence.would_pass() if isinstance(fence, SimulatedFence) else fence.has_passed()
