@@ -52,6 +52,8 @@ class Ends:
         self._kv.release(seq.table, seq.row_id)
         self._book.leave(seq)
         seq.end()
+        if (only := self._book.only) is not None and seq in only:
+            self._book.only = [each for each in only if each is not seq] or None
         self._book.close_choice(live, seq.choice)
 
     def end_request(self, live: LiveRequest, reason: FinishReason, message: str = "") -> None:
