@@ -27,6 +27,7 @@ from differential.compare import Emitted, endings, tolerance_of
 from differential.covering import Row, array, ranks_of, uncovered
 from differential.error_budget import Ledger
 from differential.preempting import PreemptingScheduler
+from differential.reached import count_event
 from differential.reference import reference_logits
 from differential.said import Said, Users, continuing
 from differential.threads import one_thread
@@ -183,13 +184,8 @@ class Case:
 
     def _observe(self, event: Event) -> None:
         """Counts what the rows are about."""
-        if event.kind is EventKind.PREEMPTED:
-            self.reached["preempted"] += 1
-        elif event.kind is EventKind.HIT:
-            self.reached["tokens from the cache"] += event.tokens
-        elif event.kind is EventKind.FORKED:
-            self.reached["forked"] += 1
-        elif event.kind is EventKind.EMITTED:
+        count_event(self.reached, event)
+        if event.kind is EventKind.EMITTED:
             self.reached["steps with drafts that stood"] += event.tokens > 1
 
     def judge(self, said: Said, chance: np.random.Generator, numbers: list[float]) -> Violation | None:

@@ -18,6 +18,7 @@ from differential.bucket_watch import BucketWatch, HasGraphs
 from differential.compare import Emitted
 from differential.faults import Due, StepwiseMemory, due_of, refusals, sick_product, with_sick_tokens
 from differential.preempting import PreemptingScheduler
+from differential.reached import count_event, count_plan
 from differential.rows_watch import HasRows, RowsWatch
 from differential.setting import Setting, World, encoder_of, weights_of
 from differential.stores import HasStore, StoreWatch, Written
@@ -115,18 +116,13 @@ class Recorder:
 
     def observe(self, event: Event) -> None:
         """See `seams.Observer`."""
+        count_event(self.reached, event)
         if event.kind is EventKind.EMITTED and event.row is not None and event.plan_id is not None:
             plan, launch = self._launches[event.plan_id]
             rows = list(compress(plan.row_ids(), plan.samples))
             if hasattr(launch, "logits"):  # fingerprints have none
                 row = cast("LaunchWithLogits", launch).logits[rows.index(event.row)]
                 self.logits.setdefault((event.row.request_id, event.row.choice), []).append(row.detach().cpu().clone())
-        elif event.kind is EventKind.HIT:
-            self.reached["tokens from the cache"] += event.tokens
-        elif event.kind is EventKind.PREEMPTED:
-            self.reached["preempted"] += 1
-        elif event.kind is EventKind.FORKED:
-            self.reached["forked"] += 1
         elif event.kind is EventKind.ABANDONED and event.plan_id is not None:
             if self.gone and self.gone[-1][1] == len(self.plans):
                 self.reached["plans lost behind another"] += 1
@@ -137,13 +133,11 @@ class Recorder:
         decodes = sum(start >= len(request.prompt) for start, request in zip(plan.starts, plan.requests, strict=True))
         self.reached["steps"] += 1
         self.reached["steps of decodes alone"] += decodes == plan.num_rows
-        self.reached["chunks"] += len(plan.samples) - sum(plan.samples)
-        self.reached["rows beside others"] += plan.num_rows if plan.num_rows > 1 else 0
+        count_plan(self.reached, plan)
         self.reached[f"steps of {plan.num_rows} rows"] += 1
         self.reached[ALLOCATIONS] += self._memory.asked[-1]
         self.reached["most rows"] = max(self.reached["most rows"], plan.num_rows)
         self.reached["prefills beside decodes"] += 0 < decodes < plan.num_rows
-        self.reached["tokens in flight"] += sum(plan.num_pending)
         for start, hits, request in zip(plan.starts, plan.hit_blocks, plan.requests, strict=True):
             if any(item.start < start < item.start + item.length for item in request.media):
                 self.reached["hits that end inside an item" if hits else "items cut by a chunk"] += 1

@@ -15,6 +15,7 @@ import numpy as np
 from differential.markov import VOCABULARY, MarkovRunner, Tokens, likeliest
 from differential.markov_drafts import MarkovDrafts
 from differential.preempting import PreemptingScheduler
+from differential.reached import count_event, count_plan
 from engine_under_test.config import EngineConfig
 from engine_under_test.drafting import Drafting
 from engine_under_test.engine import Engine
@@ -114,14 +115,13 @@ class _Watch:
 
     def launch(self, plan: Plan, reservation: Reservation) -> Launch:
         """See `runner.Runner`."""
-        self.reached["chunks"] += len(plan.samples) - sum(plan.samples)
-        self.reached["rows beside others"] += plan.num_rows if plan.num_rows > 1 else 0
-        self.reached["tokens in flight"] += sum(plan.num_pending)
+        count_plan(self.reached, plan)
         return self._runner.launch(plan, reservation)
 
     def observe(self, event: Event) -> None:
         """See `seams.Observer`."""
         kind = event.kind
+        count_event(self.reached, event)
         if kind is EventKind.EMITTED and event.row is not None and event.plan_id is not None:
             choice = int(event.row.request_id), event.row.choice
             place = (*choice, self._done[choice])
@@ -132,12 +132,7 @@ class _Watch:
                 if place[2]:
                     self.resumed.append(place)
         elif kind is EventKind.PREEMPTED and event.row is not None:
-            self.reached["preempted"] += 1
             self._gone.add((int(event.row.request_id), event.row.choice))
-        elif kind is EventKind.HIT:
-            self.reached["tokens from the cache"] += event.tokens
-        elif kind is EventKind.FORKED:
-            self.reached["forked"] += 1
 
 
 def serve(

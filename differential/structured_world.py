@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from differential.preempting import PreemptingScheduler
+from differential.reached import count_event, count_plan
 from differential.said import Said, Users, continuing
 from engine_under_test.config import EngineConfig
 from engine_under_test.drafting import Drafting
 from engine_under_test.engine import Engine
 from engine_under_test.errors import RunnerError
-from engine_under_test.events import Event, EventKind
+from engine_under_test.events import Event
 from engine_under_test.execution import cells
 from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.execution.runner import Launch, Runner
@@ -183,21 +184,13 @@ class _Watch:
         if self._fails and self._launches % self._fails == 0:
             self.reached["refused launches"] += 1
             raise RunnerError("the device took no work")
-        reached = self.reached
-        reached["chunks"] += len(plan.samples) - sum(plan.samples)
-        reached["rows beside others"] += plan.num_rows if plan.num_rows > 1 else 0
-        reached["tokens in flight"] += sum(plan.num_pending)
-        reached["drafts"] += sum(plan.num_drafts)
+        count_plan(self.reached, plan)
+        self.reached["drafts"] += sum(plan.num_drafts)
         return self._runner.launch(plan, reservation)
 
     def observe(self, event: Event) -> None:
         """See `seams.Observer`."""
-        if event.kind is EventKind.PREEMPTED:
-            self.reached["preempted"] += 1
-        elif event.kind is EventKind.HIT:
-            self.reached["tokens from the cache"] += event.tokens
-        elif event.kind is EventKind.FORKED:
-            self.reached["forked"] += 1
+        count_event(self.reached, event)
 
 
 def serve(

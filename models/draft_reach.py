@@ -5,10 +5,8 @@ Owns this count, from the moments of a World. Never chooses an operation and nev
 
 from __future__ import annotations
 
-from collections import Counter
-
 from engine_under_test.types import PlannedStep, RowId
-from models.reach import Reach
+from models.reach import Reach, ReachCounts
 from properties.moment import Happening, Moment
 
 DRAFT_REACHES = (
@@ -25,11 +23,8 @@ DRAFT_REACHES = (
 )
 
 
-class DraftReach:
+class DraftReach(ReachCounts):
     """The count. Sees moments in order."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
 
     def see(self, moment: Moment) -> None:
         """One moment; most hold nothing of drafts."""
@@ -45,10 +40,6 @@ class DraftReach:
                     self._count(Reach.DRAFTS_LOST, sum(map(bool, step.plan.num_drafts)))
             case _:
                 pass
-
-    def _count(self, name: Reach, times: int = 1) -> None:
-        if times:
-            self.counts[name.value] += times
 
     def _planned(self, moment: Moment, step: PlannedStep) -> None:
         plan, size = step.plan, moment.caps.block_size

@@ -7,6 +7,7 @@ snapshots, answers). Neither ever asks what a generator meant to do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
@@ -100,6 +101,17 @@ FLOOR_PR = 50
 
 # The directed stories meet the floors; nightly tells twice as many, but not of each kind.
 _SCALE = {Profile.QUICK: 0.1, Profile.PR: 1.0, Profile.NIGHTLY: 1.5}
+
+
+class ReachCounts:
+    """How often each was reached. The base of what counts one kind of things beside the two counts of everything."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def _count(self, name: Reach, times: int = 1) -> None:
+        if times:
+            self.counts[name.value] += times
 
 
 def floor(profile: Profile, at_pr: int = FLOOR_PR) -> int:

@@ -5,10 +5,8 @@ Owns this count, from the moments of a World. Never chooses an operation and nev
 
 from __future__ import annotations
 
-from collections import Counter
-
 from engine_under_test.types import Adapter, PlannedStep
-from models.reach import Reach
+from models.reach import Reach, ReachCounts
 from properties.moment import Happening, Moment
 
 SLOT_REACHES = (
@@ -23,11 +21,11 @@ SLOT_REACHES = (
 )
 
 
-class SlotReach:
+class SlotReach(ReachCounts):
     """The count. Sees moments in order."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+        super().__init__()
         self._retiring: frozenset[Adapter] = frozenset()
 
     def see(self, moment: Moment) -> None:
@@ -46,10 +44,6 @@ class SlotReach:
                 self._retiring = retiring
             case _:
                 pass
-
-    def _count(self, name: Reach, times: int = 1) -> None:
-        if times:
-            self.counts[name.value] += times
 
     def _planned(self, moment: Moment, step: PlannedStep) -> None:
         known, reservation = moment.facts.adapters, step.reservation

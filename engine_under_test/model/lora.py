@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from engine_under_test.errors import BadInput
+from engine_under_test.model.json_file import json_object
 from engine_under_test.model.safetensors_file import save_tensors
 from engine_under_test.model.weights import LlamaConfig
 
@@ -155,17 +156,8 @@ def random_lora(
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(
-            f"an adapter must be a folder with {path.name} and {ADAPTER_WEIGHTS}, but {path} can not be read: "
-            f"{error.strerror or error}; name the folder that PEFT saved"
-        ) from error
-    except ValueError as error:
-        raise BadInput(f"{path.name} must be JSON, but {path} is not ({error}): save the adapter again") from error
-    if not isinstance(data, dict):
-        raise BadInput(f"{path.name} must be a JSON object, found {type(data).__name__} in {path}; save the adapter again")
+    rule = f"an adapter must be a folder with {path.name} and {ADAPTER_WEIGHTS}"
+    data = json_object(path, rule, "name the folder that PEFT saved", again="save the adapter again")
     for key, good in _PLAIN.items():
         value = data.get(key, good[0])
         if (tuple(value) if isinstance(value, (list, dict)) else value) not in good:

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from engine_under_test.errors import BadInput, ConfigError
+from engine_under_test.model.json_file import json_object
 from engine_under_test.model.weights import LayerWeights, LlamaConfig, LlamaWeights
 
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
@@ -203,14 +204,4 @@ def _rope_theta(data: Mapping[str, Any], path: Path) -> float:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(
-            f"a model folder must hold {path.name}, but {path} can not be read: {error.strerror or error}; name another folder"
-        ) from error
-    except ValueError as error:
-        raise BadInput(f"{path.name} must be JSON, but {path} is not ({error}): fetch it again") from error
-    if not isinstance(data, dict):
-        raise BadInput(f"{path.name} must be a JSON object, found {type(data).__name__} in {path}; fetch it again")
-    return data
+    return json_object(path, f"a model folder must hold {path.name}", "name another folder")

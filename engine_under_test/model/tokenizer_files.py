@@ -18,6 +18,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, proc
 
 from engine_under_test.errors import BadInput
 from engine_under_test.model.gguf_file import GgufFile
+from engine_under_test.model.json_file import json_object
 from engine_under_test.model.load import gguf_in
 from engine_under_test.model.safetensors_file import CONFIG
 from engine_under_test.model.tokenizer import Special, Tokenizer, byte_alphabet
@@ -195,13 +196,7 @@ def _text_of(token: object) -> str | None:
 def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path.name} must be JSON, but {path} is not ({error}): fetch it again") from error
-    if not isinstance(data, dict):
-        raise BadInput(f"{path.name} must be a JSON object, found {type(data).__name__} in {path}; fetch it again")
-    return data
+    return json_object(path, f"{path.name} of a tokenizer must be a file", "fetch it again")
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:
