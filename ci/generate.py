@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from engine_under_test.model.lora import load_lora
 from engine_under_test.model.weights import LlamaWeights
 from engine_under_test.sampling.adjustments import NO_TOKEN_LEFT
 from engine_under_test.sampling.grammar import TokenTexts, grammars_of
-from engine_under_test.text import TextDelta, TextEngine, TextTokenizer, bad_words_of
+from engine_under_test.text import TextDelta, TextEngine, TextTokenizer
 from engine_under_test.types import Adapter, Logprobs
 
 BLOCK_SIZE = 16
@@ -182,7 +182,6 @@ class Speaker:
     def __init__(self, model: Model, task: Task) -> None:
         tokens = _tokens_of(model.tokenizer, task)
         sampling, config, fallbacks = task.sampling, model.weights.config, task.fallbacks
-        self._sampling = replace(sampling, bad_words=bad_words_of(task.bad_words, model.tokenizer))
         self._tokenizer = model.tokenizer
         length = len(tokens) + max(sampling.max_tokens, 1)
         if length > config.max_positions:
@@ -241,7 +240,7 @@ class Speaker:
         task = self._task
         began = time.perf_counter()
         adapter = None if task.adapter is None else _ADAPTER
-        answer = self._front.submit(_prompt_of(task), self._sampling, task.stop, adapter=adapter)
+        answer = self._front.submit(_prompt_of(task), task.sampling, task.stop, bad_words=task.bad_words, adapter=adapter)
         if not answer.is_accepted:
             raise BadInput(answer.message)
         texts = [""] * task.sampling.n

@@ -187,6 +187,10 @@ def wrongly_told(run: Emitted, oracle: Oracle, share: float) -> Divergence | Non
     """SE-3: what the user was told of each token is the log-softmax of the engine's own logits, exactly; and what was told of
     the prompt, whose logits nobody shows, that of the oracle's within `share` of their spread."""
     sampling = run.request.sampling
+    due = 0 if sampling.logprobs is None else len(run.tokens)
+    if len(run.logprobs) != due and run.tokens:
+        what = f"log-probabilities of {len(run.logprobs)} tokens are told, not of {due}"
+        return _divergence("SE-3", what, run, 0, run.tokens[0], float(abs(len(run.logprobs) - due)), 0.0, ())
     if not sampling.needs_history:
         return None
     for index, token in enumerate(run.tokens):

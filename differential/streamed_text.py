@@ -28,7 +28,7 @@ from differential.text_world import (
     text_world,
 )
 from engine_under_test.errors import BadInput
-from engine_under_test.types import FinishReason, Request, SamplingParams
+from engine_under_test.types import Adapter, FinishReason, Request, SamplingParams
 from models.shrink import shrink_world
 from properties.op import Op, OpKind
 from properties.streamed_text import TEXT_SENTENCES, ToldText, certain_text, shown_after
@@ -51,6 +51,7 @@ _WORDS = (
     *(word.encode() for word in ("é", "漢", "字", "😀", "👩‍🚀", "\ufffd")),
 )
 _BROKEN = (b"\xff", b"\xf0\x9f", b"\xe6", b"\x80", b"\xed\xa0\x80", b"\xc3")  # no UTF-8: some become so with what follows
+_BAD = ("a", "ab", " b", "  ##", "é", "漢字", "no such word")
 _AGAIN = 0.45  # how often a request takes a name that was there before
 _STEP = Op(OpKind.STEP)
 # What a run of a profile must reach, at least so often for each 100 cases.
@@ -79,7 +80,14 @@ FLOORS: Mapping[str, int] = {
     "came back right behind a stop": 2,
     "a name in use refused": 4,
     "an abort of what is not live": 5,
+    "log-probabilities asked for": 20,
+    "several tokens at once": 15,
+    "a stop string inside of several tokens": 2,
+    "a stop token inside of several tokens": 1,
+    "bad words": 15,
+    "an adapter": 15,
 }
+_ADAPTERS = (Adapter("one", 1), Adapter("two", 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,8 @@ def draw_case(chance: random.Random) -> Case:
         stands_for = bytes_of_tokens([piece.decode("latin-1") for piece in pieces])
         drawn = [b"".join(stands_for[token] for token in one) for one in said]
         is_chat = {"is_chat": True} if chance.random() < 0.3 else {}
-        texts[script_of(name, asked[name])] = {"said": said, "stops": _stops(chance, drawn)} | is_chat
+        bad = {"bad": [chance.choice(_BAD) for _ in range(chance.randint(1, 3))]} if chance.random() < 0.2 else {}
+        texts[script_of(name, asked[name])] = {"said": said, "stops": _stops(chance, drawn)} | is_chat | bad
         ops.append(Op(OpKind.ADD, request=_request(chance, name, said)))
         ops += [_STEP] * chance.randint(0, 3)
     for name in asked:
@@ -128,9 +137,11 @@ def draw_case(chance: random.Random) -> Case:
         "max_tokens_per_step": 24,
         "max_num_seqs": chance.choice((2, 12)),
         "max_plans_in_flight": chance.randint(1, 3),
+        "adapters": [[each.name, each.version] for each in _ADAPTERS],
     }
     spec: dict[str, Any] = {"target": TARGET, "pieces": [piece.decode("latin-1") for piece in pieces], "texts": texts}
     spec |= {"config": config} | ({"runner": "fingerprint"} if chance.random() < 0.15 else {})
+    spec |= {"drafts": chance.randint(1, 5)} if chance.random() < 0.4 else {}
     return Case(spec, tuple(ops))
 
 
@@ -175,9 +186,14 @@ def _request(chance: random.Random, name: str, said: Sequence[Sequence[int]]) ->
     most = max(1, length + chance.choice((-2, -1, 0, 1, 2)))
     stop_ids = (chance.choice(chance.choice(said)),) if chance.random() < 0.2 else ()
     sampling = SamplingParams(
-        max_tokens=most, n=len(said), min_tokens=chance.choice((0, 0, min(2, most))), stop_token_ids=stop_ids, seed=length
+        max_tokens=most,
+        n=len(said),
+        min_tokens=chance.choice((0, 0, min(2, most))),
+        stop_token_ids=stop_ids,
+        seed=length,
+        logprobs=0 if chance.random() < 0.3 else None,
     )
-    return Request(name, _prompt(chance), sampling)
+    return Request(name, _prompt(chance), sampling, adapter=chance.choice((None, None, *_ADAPTERS)))
 
 
 def _prompt(chance: random.Random) -> tuple[int, ...]:
@@ -275,6 +291,7 @@ def _count(case: Case, told: Sequence[ToldText], reached: Counter[str]) -> None:
             b"".join(each.pieces[:number])
         )
         reached["four stop strings or more"] += len(each.stops) >= 4
+        _count_at_once(each, number, by_token, by_string, reached)
         reached["a line end across tokens"] += any(
             one.endswith(b"\r") and other.startswith(b"\n") for one, other in pairwise(each.pieces[:number])
         )
@@ -288,6 +305,18 @@ def _count(case: Case, told: Sequence[ToldText], reached: Counter[str]) -> None:
             if other.news and (other.request_id, other.life) == (each.request_id, each.life)
         )
         reached["a character across tokens"] += any(one == other for one, other in pairwise(certain))
+
+
+def _count_at_once(told: ToldText, number: int, by_token: bool, by_string: bool, reached: Counter[str]) -> None:
+    side = told.engine
+    assert side is not None  # this world looks behind every choice
+    reached["log-probabilities asked for"] += told.sampling.logprobs is not None and number > 0
+    reached["bad words"] += bool(side.written.bad_words)
+    reached["an adapter"] += side.written.adapter is not None
+    reached["several tokens at once"] += any(other - one > 1 for one, other in pairwise((0, *side.told_after)))
+    reached["a stop string inside of several tokens"] += by_string and side.told_with(number) > number
+    before = max((count for count in side.told_after if count < number), default=0)
+    reached["a stop token inside of several tokens"] += by_token and number - before > 1
 
 
 def _count_prompts(case: Case, reached: Counter[str]) -> None:

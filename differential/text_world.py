@@ -1,8 +1,9 @@
 """A text front over an engine whose tokens are known: built from a spec, run through operations, each choice gathered.
 
-Owns the meaning of a spec: {"target": "text", "pieces": [...], "runner": "scripted" | "fingerprint", "texts": {name: {"said":
-[[token, ...] of each choice], "stops": [...], "is_chat": bool}}, "config": {...}}. The name of a text is that of its request
-and, from the second life of the request on, says which (`script_of`). The first tokens are those of `MARKED` (`END` ends a
+Owns the meaning of a spec: {"target": "text", "pieces": [...], "runner": "scripted" | "fingerprint", "drafts": how many at most
+for a row and step, "texts": {name: {"said": [[token, ...] of each choice], "stops": [...], "bad": [...], "is_chat": bool}},
+"config": {...}}. The name of a text is that of its request and, from the second life of the request on, says which
+(`script_of`). ``bad``: bad words. The first tokens are those of `MARKED` (`END` ends a
 text), the 256 after them single bytes, the rest ``pieces``, whose characters stand for bytes (Latin-1). Never judges
 (`properties.streamed_text`).
 """
@@ -17,17 +18,20 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
+from engine_under_test.drafting import Drafting
 from engine_under_test.engine import Engine
 from engine_under_test.errors import BadInput
 from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.execution.runner import Runner
 from engine_under_test.model.tokenizer import Special, Tokenizer
+from engine_under_test.sampling.proposers import PromptLookup
+from engine_under_test.sampling.speculation import Proposer
 from engine_under_test.text import TextEngine
-from engine_under_test.types import Admission, FinishReason, Output, RefusalReason, Request, SamplingParams
+from engine_under_test.types import Admission, FinishReason, Logprobs, Output, RefusalReason, Request, SamplingParams
 from models.build import config_from
 from properties.op import Op, OpKind
-from properties.scripted import END, FailingRunner, ScriptedRunner, byte_spelling
-from properties.streamed_text import Answer, EngineSide, News, ToldText
+from properties.scripted import END, FailingRunner, ScriptDrafts, ScriptedRunner, byte_spelling
+from properties.streamed_text import Answer, EngineSide, Given, News, ToldText
 
 TARGET = "text"
 # A special token stands for its name, whatever that is: no ASCII, all or some of it characters that spell bytes, or none.
@@ -71,17 +75,17 @@ def tokenizer_of(pieces: Sequence[str]) -> Tokenizer:
 
 
 class TappedEngine(Engine):
-    """Remembers the prompts that it takes and the outputs that it hands out."""
+    """Remembers the requests that it takes and the outputs that it hands out."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.told: list[Output] = []
-        self.prompts: dict[tuple[str, int], tuple[int, ...]] = {}
+        self.given: dict[tuple[str, int], Given] = {}
 
     def submit(self, request: Request) -> Admission:
         """See `Engine.submit`."""
         answer = super().submit(request)
-        self.prompts[request.request_id, answer.incarnation] = request.prompt
+        self.given[request.request_id, answer.incarnation] = Given(request.prompt, request.sampling.bad_words, request.adapter)
         return answer
 
     def take_outputs(self) -> tuple[Output, ...]:
@@ -89,6 +93,23 @@ class TappedEngine(Engine):
         outputs = super().take_outputs()
         self.told += outputs
         return outputs
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What the engine handed out of one choice."""
+
+    tokens: list[int] = field(default_factory=list)
+    ends: list[tuple[int, FinishReason]] = field(default_factory=list)
+    told_after: list[int] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
+
+    def hear(self, output: Output) -> None:
+        self.tokens += output.token_ids
+        self.told_after.append(len(self.tokens))
+        self.logprobs += output.logprobs
+        if output.finish_reason is not None:
+            self.ends.append((len(self.tokens), output.finish_reason))
 
 
 @dataclass(slots=True)
@@ -100,13 +121,14 @@ class TextWorld:
     tokenizer: Tokenizer
     pieces: tuple[bytes, ...]
     stops: Mapping[str, tuple[str, ...]]
+    bad_words: Mapping[str, tuple[str, ...]]
     chats: frozenset[str]
     runner: FailingRunner
     scripts: dict[tuple[str, int], str]  # the names of texts, by request and incarnation
     asked: dict[Key, SamplingParams] = field(default_factory=dict)
     news: dict[Key, list[News]] = field(default_factory=dict)
     aborted: set[tuple[str, int]] = field(default_factory=set)
-    written: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
+    written: dict[tuple[str, int], Given] = field(default_factory=dict)
     live: set[Key] = field(default_factory=set)  # in the engine when the reader was told of its end
     orphans: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     left: tuple[str, ...] = ()
@@ -141,7 +163,8 @@ class TextWorld:
                 self.strangers.append(f"news for request {delta.request_id}, choice {delta.choice}, which nobody asked for")
                 continue
             key = next((key for key in keys if key not in self.orphans), keys[-1])
-            self.news.setdefault(key, []).append(News(delta.text, delta.num_tokens, delta.finish_reason))
+            news = News(delta.text, delta.num_tokens, delta.finish_reason, delta.logprobs)
+            self.news.setdefault(key, []).append(news)
             if delta.finish_reason is not None:
                 self._look_behind(key)
                 self._ended(key, delta.finish_reason)
@@ -205,17 +228,14 @@ class TextWorld:
 
     def told(self) -> tuple[ToldText, ...]:
         """Every choice of every accepted request."""
-        tokens: dict[Key, list[int]] = {key: [] for key in self.asked}
-        ends: dict[Key, list[tuple[int, FinishReason]]] = {key: [] for key in self.asked}
+        told = {key: _Heard() for key in self.asked}
         for output in self.engine.told:
-            key = output.request_id, output.incarnation, output.choice
-            tokens[key] += output.token_ids
-            if output.finish_reason is not None:
-                ends[key].append((len(tokens[key]), output.finish_reason))
-        return tuple(self._told(key, sampling, tokens[key], ends[key]) for key, sampling in self.asked.items())
+            told[output.request_id, output.incarnation, output.choice].hear(output)
+        return tuple(self._told(key, sampling, told[key]) for key, sampling in self.asked.items())
 
-    def _told(self, key: Key, sampling: SamplingParams, tokens: list[int], ends: list[tuple[int, FinishReason]]) -> ToldText:
+    def _told(self, key: Key, sampling: SamplingParams, heard: _Heard) -> ToldText:
         name, life, choice = key
+        tokens = heard.tokens
         text = self.scripts[name, life]
         return ToldText(
             name,
@@ -228,9 +248,11 @@ class TextWorld:
             tuple(self.news.get(key, ())),
             (name, life) in self.aborted,
             EngineSide(
-                self.engine.prompts[name, life],
+                self.engine.given[name, life],
                 self.written[name, life],
-                tuple(ends),
+                tuple(heard.ends),
+                tuple(heard.told_after),
+                tuple(heard.logprobs),
                 key in self.live,
                 self.orphans.get(key, ()),
                 self.left,
@@ -249,7 +271,10 @@ class TextWorld:
         script = script_of(name, len(self.lives.get(name, ())) + 1)
         is_chat = script in self.chats
         prompt = [{"role": "user", "content": text}] if is_chat else text
-        answer = self.front.submit(prompt, sampling, self.stops.get(script, ()), request_id=name)
+        words = self.bad_words.get(script, ())
+        answer = self.front.submit(
+            prompt, sampling, self.stops.get(script, ()), bad_words=words, request_id=name, adapter=request.adapter
+        )
         is_duplicate = answer.refusal is RefusalReason.DUPLICATE_ID
         self.met["a name in use refused"] += is_duplicate
         if answer.is_accepted or is_duplicate:
@@ -258,7 +283,8 @@ class TextWorld:
             return False
         self._meet_return(name, sampling.n)
         life = name, answer.incarnation
-        self.written[life] = written_in_chat(request.prompt) if is_chat else request.prompt
+        tokens = written_in_chat(request.prompt) if is_chat else request.prompt
+        self.written[life] = Given(tokens, spellings_of(words), request.adapter)
         self.scripts[life] = script
         self.lives.setdefault(name, []).append(answer.incarnation)
         self.open[name] = set(range(sampling.n))
@@ -290,6 +316,11 @@ def written_in_chat(content: Sequence[int]) -> tuple[int, ...]:
     return (MARK, *_bytes_as_tokens("user\n"), *inside, END, *_bytes_as_tokens("\n"), MARK)
 
 
+def spellings_of(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Bad words at the begin of a text, and behind a space, each once."""
+    return tuple(dict.fromkeys(_bytes_as_tokens(text) for word in words for text in (word, f" {word.lstrip()}")))
+
+
 def _bytes_as_tokens(text: str) -> tuple[int, ...]:
     return tuple(FIRST_BYTE + byte for byte in text.encode())
 
@@ -297,13 +328,15 @@ def _bytes_as_tokens(text: str) -> tuple[int, ...]:
 def text_world(spec: Spec) -> TextWorld:
     """The world of a spec. Raises BadInput on anything else."""
     try:
-        if unknown := set(spec) - {"target", "pieces", "runner", "texts", "config"}:
+        if unknown := set(spec) - {"target", "pieces", "runner", "drafts", "texts", "config"}:
             raise ValueError(f"it has no field {sorted(unknown)}")
         pieces = list(spec.get("pieces", []))
         tokenizer = tokenizer_of(pieces)
         config = config_from({**spec.get("config", {}), "vocab_size": tokenizer.vocab_size})
         texts = spec.get("texts", {})
         stops = {name: tuple(map(str, text.get("stops", ()))) for name, text in texts.items()}
+        bad_words = {name: tuple(map(str, text.get("bad", ()))) for name, text in texts.items()}
+        width = int(spec.get("drafts", 0))
         chats = frozenset(name for name, text in texts.items() if text.get("is_chat"))
         said = {name: [[int(token) for token in one] for one in text["said"]] for name, text in texts.items()}
         if any(not 0 <= token < tokenizer.vocab_size for ones in said.values() for one in ones for token in one):
@@ -311,12 +344,16 @@ def text_world(spec: Spec) -> TextWorld:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"this is no world of streamed texts: {error}; check out the commit that wrote it") from error
     scripts: dict[tuple[str, int], str] = {}
-    runner: Runner = ScriptedRunner(said, scripts)
+    scripted = ScriptedRunner(said, scripts)
+    runner: Runner = scripted
+    proposer: Proposer = ScriptDrafts(scripted, config.vocab_size, width)
     if spec.get("runner", "scripted") == "fingerprint":
         runner = FingerprintRunner(config.num_blocks, config.block_size, config.vocab_size)
+        proposer = PromptLookup(max(width, 1))
     failing = FailingRunner(runner)
-    engine = TappedEngine(config, failing)
-    return TextWorld(TextEngine(engine, tokenizer), engine, tokenizer, bytes_of_tokens(pieces), stops, chats, failing, scripts)
+    engine = TappedEngine(config, failing, drafting=Drafting(proposer) if width > 0 else None)
+    front = TextEngine(engine, tokenizer)
+    return TextWorld(front, engine, tokenizer, bytes_of_tokens(pieces), stops, bad_words, chats, failing, scripts)
 
 
 def _bytes(piece: str) -> bytes:

@@ -150,12 +150,14 @@ class TextEngine:
         sampling: SamplingParams | None = None,
         stop: Sequence[str] = (),
         *,
+        bad_words: Sequence[str] = (),
         request_id: str | None = None,
         adapter: Adapter | None = None,
     ) -> Admission:
-        """Accepts a text, or a conversation, to be continued. The tokenizer's stop tokens join those of `sampling`.
+        """Accepts a text, or a conversation, to be continued. The tokenizer's stop tokens join those of `sampling`, and what
+        bad words come to (`bad_words_of`) its own.
 
-        Raises BadInput for a stop string that is empty or no string.
+        Raises BadInput for a stop string that is empty or no string, and for an empty bad word.
         """
         for one in (stop,) if isinstance(stop, str) else stop:
             if not isinstance(one, str) or not one or one is stop:
@@ -163,9 +165,12 @@ class TextEngine:
         tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else self._tokenizer.chat(prompt)
         sampling = SamplingParams() if sampling is None else sampling
         stop_ids = tuple(dict.fromkeys((*sampling.stop_token_ids, *self._tokenizer.stop_token_ids)))
+        if bad_words:
+            sampling = replace(sampling, bad_words=(*sampling.bad_words, *bad_words_of(bad_words, self._tokenizer)))
         self._num_submitted += 1
         name = f"text-{self._num_submitted}" if request_id is None else request_id
-        answer = self._engine.submit(Request(name, tokens, replace(sampling, stop_token_ids=stop_ids), adapter=adapter))
+        sampling = replace(sampling, stop_token_ids=stop_ids)
+        answer = self._engine.submit(Request(name, tokens, sampling, adapter=adapter))
         if answer.is_accepted:
             for choice in range(sampling.n):
                 watched = _Choice(self._tokenizer.stream(), tuple(stop), frozenset(stop_ids))
@@ -198,11 +203,13 @@ class TextEngine:
         choice = self._choices.get(key)
         if choice is None:
             return None  # what follows a stop string
+        num_before = choice.num_tokens
         text, reason = choice.push(output.token_ids, output.finish_reason)
-        if reason is None and not text and not output.logprobs:
+        logprobs = output.logprobs[: choice.num_tokens - num_before]  # none of what stands behind a stop string
+        if reason is None and not text and not logprobs:
             return None
         if reason is not None:
             del self._choices[key]
             if output.finish_reason is None:
                 self._engine.stop_choice(output.request_id, output.choice, output.incarnation)
-        return TextDelta(output.request_id, output.choice, text, choice.num_tokens, reason, output.message, output.logprobs)
+        return TextDelta(output.request_id, output.choice, text, choice.num_tokens, reason, output.message, logprobs)

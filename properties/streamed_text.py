@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
-from engine_under_test.types import FinishReason, SamplingParams
+from engine_under_test.types import Adapter, FinishReason, Logprobs, SamplingParams
 from properties.invariants.catalogue import CATALOGUE
 from properties.invariants.predicate import violation
 from properties.verdict import Violation
@@ -21,11 +21,13 @@ from properties.verdict import Violation
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a reader was told at once: text to be put behind what came before. ``num_tokens``: of the choice, so far."""
+    """What a reader was told at once: text to be put behind what came before. ``num_tokens``: of the choice, so far;
+    ``logprobs``: of the tokens since the news before."""
 
     text: str
     num_tokens: int
     reason: FinishReason | None = None
+    logprobs: tuple[Logprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +43,36 @@ class Answer:
     is_taken: bool
 
 
+class Given(NamedTuple):
+    """What an engine is given for what a user wrote: the tokens of the prompt and of each bad word, and the adapter."""
+
+    prompt: tuple[int, ...]
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    adapter: Adapter | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSide:
     """The same choice as the engine has it.
 
-    ``prompt``: the tokens that it was given; ``written``: those that the text of the prompt stands for. ``ends``: of each end
-    that it told, after how many tokens and why. When the reader was told of the end: ``is_live``, whether the engine still
-    had the choice, and ``orphans``, blocks that had a count though nobody's table named them. ``left``: what it or the text
-    front had behind a drain.
+    ``given``: what it was given; ``written``: what the user's words stand for. ``ends``: of each end that it told, after how
+    many tokens and why. ``told_after``: how many tokens there were after each of its outputs; ``logprobs``: in all of them.
+    When the reader was told of the end: ``is_live``, whether the engine still had the choice, and ``orphans``, blocks that had
+    a count though nobody's table named them. ``left``: what it or the text front had behind a drain.
     """
 
-    prompt: tuple[int, ...]
-    written: tuple[int, ...]
+    given: Given
+    written: Given
     ends: tuple[tuple[int, FinishReason], ...]
+    told_after: tuple[int, ...] = ()
+    logprobs: tuple[Logprobs, ...] = ()
     is_live: bool = False
     orphans: tuple[int, ...] = ()
     left: tuple[str, ...] = ()
+
+    def told_with(self, number: int) -> int:
+        """How many tokens there were after the output that brought the token of this number: more than one may come at once."""
+        return min((count for count in self.told_after if count >= number), default=number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +149,44 @@ def names_are_in_use_until_their_end(told: ToldText) -> Violation | None:
     return None
 
 
-def engines_read_the_tokens_of_the_prompt(told: ToldText) -> Violation | None:
-    """SC-12: the engine is given the tokens that the text of the prompt stands for; what a user writes in a conversation is
-    text, also where it spells a special token."""
+def engines_are_given_what_the_words_stand_for(told: ToldText) -> Violation | None:
+    """SC-12: the engine is given the tokens that the text of the prompt stands for, those of each bad word, at the begin of a
+    text and behind a space, and the adapter that was named; what a user writes in a conversation is text, also where it spells
+    a special token."""
     side = told.engine
-    if side is None or side.prompt == side.written:
+    if side is None or side.given == side.written:
         return None
-    return _broken(told, f"a prompt of tokens {_listed(side.prompt)}", _listed(side.written))
+    given, written = side.given, side.written
+    if given.prompt != written.prompt:
+        return _broken(told, f"a prompt of tokens {_listed(given.prompt)}", _listed(written.prompt))
+    if given.adapter != written.adapter:
+        return _broken(told, f"the adapter {given.adapter}", f"{written.adapter}")
+    return _broken(told, f"bad words of the tokens {list(given.bad_words)}", f"{list(written.bad_words)}")
+
+
+def readers_are_told_of_each_token_once(told: ToldText) -> Violation | None:
+    """SC-12: who asked for log-probabilities has, with each news, one for each token so far, that of the token, as the engine
+    told it, and none of a token behind the end; who did not ask has none."""
+    side, asks = told.engine, told.sampling.logprobs is not None
+    if side is not None and tuple(each.tokens[0] for each in side.logprobs) != (told.token_ids if asks else ()):
+        return _broken(told, f"log-probabilities of tokens {_first_of(side.logprobs)} from the engine", _due(told, asks, None))
+    had: tuple[Logprobs, ...] = ()
+    for news in told.news:
+        had += news.logprobs
+        due = told.token_ids[: news.num_tokens] if asks else ()
+        is_right = tuple(each.tokens[0] for each in had) == due and (side is None or had == side.logprobs[: len(had)])
+        if not is_right:
+            found = f"log-probabilities of tokens {_first_of(had)} with the news of token {news.num_tokens}"
+            return _broken(told, found, _due(told, asks, news.num_tokens))
+    return None
+
+
+def _first_of(logprobs: Sequence[Logprobs]) -> str:
+    return _listed([each.tokens[0] for each in logprobs])
+
+
+def _due(told: ToldText, asks: bool, number: int | None) -> str:
+    return f"{_listed(told.token_ids[:number])}, as the engine tells them" if asks else "none, since nobody asked"
 
 
 def engines_end_a_choice_where_its_reader_is_told(told: ToldText) -> Violation | None:
@@ -153,25 +200,25 @@ def engines_end_a_choice_where_its_reader_is_told(told: ToldText) -> Violation |
     if not told.news or told.news[-1].reason is None:
         return None  # what the reader is owed is judged by another sentence
     last = told.news[-1]
-    reasons = {last.reason, *_coincident(told, last)}
+    due = side.told_with(last.num_tokens)
+    reasons = {last.reason, *_coincident(told, last, due)}
     ends = [number for number, reason in side.ends if reason in reasons]
-    if len(told.token_ids) != last.num_tokens or len(side.ends) != 1 or ends != [last.num_tokens]:
+    if len(told.token_ids) != due or len(side.ends) != 1 or ends != [due]:
         told_of = ", ".join(f"{reason} after {number}" for number, reason in side.ends) or "none"
         found = f"{len(told.token_ids)} tokens and the end {told_of} in the engine"
-        return _broken(
-            told, found, f"{last.num_tokens} tokens and the end {last.reason} after {last.num_tokens}, as its reader"
-        )
+        return _broken(told, found, f"{due} tokens and the end {last.reason} after {due}, as its reader")
     if side.is_live or side.orphans:
         found = "live in the engine" if side.is_live else f"blocks {_listed(side.orphans)} held for nobody"
         return _broken(told, f"{found} when its reader was told of the end", "ended, its blocks given back")
     return None
 
 
-def _coincident(told: ToldText, last: News) -> Sequence[FinishReason]:
-    """Other reasons that the engine may have for the end: a stop string may be complete just where it ends by itself."""
+def _coincident(told: ToldText, last: News, number: int) -> Sequence[FinishReason]:
+    """Other reasons that the engine may have for the end: a stop string may be complete just where it ends by itself, or in
+    front of that among the tokens that came at once, ``number`` with them."""
     if last.reason is not FinishReason.STOP:
         return ()
-    is_full = last.num_tokens >= told.sampling.max_tokens
+    is_full = number >= told.sampling.max_tokens
     return (FinishReason.LENGTH,) * is_full + (FinishReason.ABORT,) * told.is_aborted + (FinishReason.ERROR,) * told.has_failed
 
 
@@ -275,7 +322,8 @@ TEXT_SENTENCES: Final = tuple(
     for check in (
         streamed_texts_are_those_of_their_tokens,
         names_are_in_use_until_their_end,
-        engines_read_the_tokens_of_the_prompt,
+        engines_are_given_what_the_words_stand_for,
+        readers_are_told_of_each_token_once,
         engines_end_a_choice_where_its_reader_is_told,
     )
 )

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import pytest
 
-from engine_under_test.types import FinishReason, SamplingParams
+from engine_under_test.types import Adapter, FinishReason, Logprobs, SamplingParams
 from properties.streamed_text import (
     TEXT_SENTENCES,
     Answer,
     EngineSide,
+    Given,
     News,
     ToldText,
     certain_text,
@@ -116,7 +117,7 @@ def test_all_ends_that_a_stop_string_begins_with_are_held_back() -> None:
     assert shown_after(told, 2) == "a"
 
 
-BEHIND = EngineSide((7, 8), (7, 8), ((6, FinishReason.STOP),))
+BEHIND = EngineSide(Given((7, 8)), Given((7, 8)), ((6, FinishReason.STOP),), (1, 2, 3, 4, 5, 6))
 KNOWN = replace(GOOD, token_ids=GOOD.token_ids[:6], pieces=PIECES[:6], engine=BEHIND)
 FULL = replace(
     KNOWN, sampling=SamplingParams(max_tokens=6), engine=replace(BEHIND, ends=((6, FinishReason.LENGTH),))
@@ -131,8 +132,46 @@ BAD_BEHIND = {
     "it still has the choice": replace(KNOWN, engine=replace(BEHIND, is_live=True)),
     "it holds a block for nobody": replace(KNOWN, engine=replace(BEHIND, orphans=(3,))),
     "it has something left behind a drain": replace(KNOWN, engine=replace(BEHIND, left=("block 3 held",))),
-    "it was given another prompt": replace(KNOWN, engine=replace(BEHIND, prompt=(7, 2))),
+    "it was given another prompt": replace(KNOWN, engine=replace(BEHIND, given=Given((7, 2)))),
+    "it was given no adapter": replace(KNOWN, engine=replace(BEHIND, written=Given((7, 8), adapter=Adapter("a", 1)))),
+    "it was not given a bad word": replace(KNOWN, engine=replace(BEHIND, written=Given((7, 8), ((4,),)))),
 }
+
+
+def _told_of(*tokens: int) -> tuple[Logprobs, ...]:
+    return tuple(Logprobs((token,), (-float(token),)) for token in tokens)
+
+
+RUNS = replace(BEHIND, told_after=(3, 7), ends=((7, FinishReason.STOP),), logprobs=_told_of(5, 6, 7, 8, 9, 10, 11))
+ASKED = replace(
+    GOOD,
+    sampling=SamplingParams(logprobs=0),
+    engine=RUNS,
+    news=(News("aé", 3, None, _told_of(5, 6, 7)), News("#!", 6, FinishReason.STOP, _told_of(8, 9, 10))),
+)  # the stop string is complete with the third of four tokens that came at once
+BAD_TOLD = {
+    "a token in the middle is not told of": (ASKED.news[0], replace(ASKED.news[1], logprobs=_told_of(8, 10))),
+    "a token without text is not told of": (replace(ASKED.news[0], logprobs=_told_of(5, 6)), ASKED.news[1]),
+    "what stands behind the stop string is told of": (ASKED.news[0], replace(ASKED.news[1], logprobs=_told_of(8, 9, 10, 11))),
+    "a token is told of twice": (ASKED.news[0], replace(ASKED.news[1], logprobs=_told_of(7, 8, 9, 10))),
+}
+
+
+def test_a_reader_of_several_tokens_at_once_is_told_of_those_up_to_the_end() -> None:
+    assert _judged(ASKED) == []
+    late = replace(ASKED, news=(ASKED.news[0], replace(ASKED.news[1], num_tokens=7)))
+    assert {found.invariant for found in _judged(late)} == {"SC-12"}
+
+
+@pytest.mark.parametrize("news", BAD_TOLD.values(), ids=BAD_TOLD.keys())
+def test_log_probabilities_are_found_where(news: tuple[News, ...]) -> None:
+    assert [found.invariant for found in _judged(replace(ASKED, news=news))] == ["SC-12"]
+
+
+def test_nobody_is_told_log_probabilities_who_did_not_ask() -> None:
+    asks_nothing = replace(ASKED, sampling=SamplingParams(), engine=replace(RUNS, logprobs=()))
+    assert len(_judged(asks_nothing)) == 1
+    assert len(_judged(replace(ASKED, engine=replace(RUNS, logprobs=RUNS.logprobs[:-1])))) == 1
 
 
 ANSWERS = (
@@ -168,4 +207,4 @@ def test_an_engine_is_found_where(told: ToldText) -> None:
 
 def test_the_sentences_are_of_the_catalogue() -> None:
     assert {each.identifier for each in TEXT_SENTENCES} == {"SC-12"}
-    assert len({each.sentence for each in TEXT_SENTENCES}) == 4
+    assert len({each.sentence for each in TEXT_SENTENCES}) == 5
