@@ -15,6 +15,8 @@ from chaos.faults import OF_THE_LINK, FaultKind, FaultPlan, draw_plan
 from chaos.nemesis import NEMESES
 from engine_under_test.errors import BadInput
 from engine_under_test.execution.schedule import Chance, Chooser, Delays, Priorities
+from models.compiled import IS_INSTALLED
+from models.grammar_suite import with_grammars
 from models.others import FAMILIES
 from models.walk import (
     WalkShape,
@@ -52,6 +54,11 @@ REMOTE_SHAPES: dict[str, WalkShape] = {
     "remote-deeper": remote_shape(2),
     "remote-scarce": replace(remote_shape(1), remote_blocks=10),
 }
+GRAMMAR_SHAPES: dict[str, WalkShape] = {
+    f"{label}-grammars": with_grammars(SHAPES[label])
+    for label in ("small", "small-deep", "small-deeper", "large-deeper", "speculating", "speculating-deep", "adapters-deep")
+}
+_GRAMMARS_EVERY = 4  # storms, where the extra `grammar` is installed
 _REMOTE_SHARE = 1 / 3  # of storms in which anything may happen
 WITHOUT_LINK = tuple(kind for kind in FaultKind if kind not in OF_THE_LINK)
 
@@ -62,7 +69,7 @@ KINDS_OF_OTHERS = (FaultKind.STREAM_DELAYS, FaultKind.PRIORITIES, FaultKind.STAL
 def shapes_of(engine: str) -> dict[str, WalkShape]:
     """The worlds of an engine. Of one written by others, those in which every request fits."""
     if engine == OUR_ENGINE:
-        return {**SHAPES, **REMOTE_SHAPES}
+        return {**SHAPES, **REMOTE_SHAPES, **GRAMMAR_SHAPES}
     if engine not in FAMILIES:
         raise BadInput(f"an engine is {OUR_ENGINE} or one of {sorted(FAMILIES)}, found {engine!r}; name one of them")
     return {f"{engine}-{family.label}": family.walk() for family in FAMILIES[engine] if not family.outgrows}
@@ -120,7 +127,8 @@ def draw_storm(
     elif Random(f"remote/{seed}").random() < _remote_share(kinds):
         shapes, allowed = list(REMOTE_SHAPES), list(kinds)
     else:
-        shapes, allowed = list(SHAPES), [kind for kind in kinds if kind in WITHOUT_LINK]
+        has_grammars = seed % _GRAMMARS_EVERY == 1 and IS_INSTALLED
+        shapes, allowed = list(GRAMMAR_SHAPES if has_grammars else SHAPES), [kind for kind in kinds if kind in WITHOUT_LINK]
     shape = Random(f"storm/{seed}").choice(shapes)
     return Storm(seed, shape, draw_plan(seed, num_ops, allowed), num_ops, engine)
 

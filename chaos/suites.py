@@ -17,7 +17,7 @@ from chaos.memory_suite import run_memory, run_memory_of_transfers
 from chaos.ranks_in_turn import check_ranks_in_turn
 from chaos.run import StormRun, failure_of, run_storm
 from chaos.spoiled_suite import run_spoiled
-from chaos.storm import NUM_OPS, PCT_DEPTH, PCT_STEPS, REMOTE_SHAPES, SHAPES, WITHOUT_LINK, draw_storm
+from chaos.storm import GRAMMAR_SHAPES, NUM_OPS, PCT_DEPTH, PCT_STEPS, REMOTE_SHAPES, SHAPES, WITHOUT_LINK, draw_storm
 from chaos.transfers import TRANSFERS
 from chaos.transfers_in_turn import run_transfers_in_turn
 from differential.suites import with_extras
@@ -25,6 +25,8 @@ from engine_under_test.caps import LinkFault
 from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.schedule import TURN, Chance, Priorities
 from models.build import world_from
+from models.compiled import IS_INSTALLED
+from models.reach import Reach
 from models.streamed_device import StreamedDevice
 from models.walk import walk_ops
 from properties.history import OpRecord
@@ -126,7 +128,8 @@ class _Sums(Sums):
 
 def run_storms(context: SuiteContext) -> CheckResult:
     """A fixed number of storms, up to the first violation, which is shrunk."""
-    return _run_storms("storms", context, WITHOUT_LINK, NUM_OPS, len(SHAPES))
+    floors = {Reach.GRAMMAR_COMPLETE.value: 40} if IS_INSTALLED else {}
+    return _run_storms("storms", context, WITHOUT_LINK, NUM_OPS, len(SHAPES) + len(GRAMMAR_SHAPES), floors)
 
 
 def run_remote_storms(context: SuiteContext) -> CheckResult:

@@ -107,6 +107,7 @@ class Caps:
     has_stream_order: bool = False  # blocks are reused while plans in flight use them: one stream puts that in order
     has_late_aborts: bool = False  # what is in flight at an abort still commits, and is told to nobody
     has_documented_keys: bool = True  # entries of the index stand under the keys of docs/prefix-key.md
+    has_grammars: bool = False  # requests may have a grammar of those that the harness has a law for
     has_namespaces: bool = True  # tenants, salts, adapters and media separate what the prefix cache shares
     has_length_check: bool = True  # what can never fit is refused at the door
     has_running_bound: bool = True  # `max_num_seqs` bounds who runs, not only the rows of a plan

@@ -2,9 +2,9 @@
 
 Owns the meaning of a spec: {"target": "assay" | "radix" | "kv" | "scheduler" | "transformers", "config": {...}, "hasher":
 "blake2b" | "two_bit" | "constant", "device": "plain" | "streams", "remote": {"capacity_blocks": n}, "speculation": {"proposer":
-"lookup" | "knowing" | "drawing", "width": n}, "options": {...}}. Remote: the prefix cache of "assay" goes on in a pool of that
-many blocks. Speculation: "assay" has up to so many drafts a row and step. Options are for targets written by others: what they
-let a user choose.
+"lookup" | "knowing" | "drawing", "width": n}, "grammars": true, "options": {...}}. Remote: the prefix cache of "assay" goes on
+in a pool of that many blocks. Speculation: "assay" has up to so many drafts a row and step. Grammars: its requests may have
+those of `properties.small_grammars`. Options are for targets written by others: what they let a user choose.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 DEFAULT_HASHER = "blake2b"
 Spec = Mapping[str, Any]
 
-_FIELDS = frozenset({"target", "config", "hasher", "device", "remote", "speculation", "options"})
+_FIELDS = frozenset({"target", "config", "hasher", "device", "remote", "speculation", "grammars", "options"})
+_MORE = ("remote", "speculation", "grammars")
 _CONFIG_FIELDS = {field.name: field for field in dataclasses.fields(EngineConfig)}
 
 
@@ -74,7 +75,7 @@ def target_from(spec: Spec) -> Target:
     if name not in _TARGETS and name not in _OTHERS:
         raise BadInput(f"a world has one of the targets {sorted((*_TARGETS, *_OTHERS))}, found {name!r}")
     config = config_from(spec.get("config", {}))
-    if "remote" in spec or "speculation" in spec:
+    if any(field in spec for field in _MORE):
         return _with_more(name, config, spec)
     if name in _OTHERS:
         return _OTHERS[name](config, spec.get("options", {}))
@@ -128,17 +129,20 @@ def _assay(config: EngineConfig, hasher: Hasher) -> Target:
 
 
 def _with_more(name: str, config: EngineConfig, spec: Spec) -> Target:
-    """Our engine with a remote pool, or with drafts, or both."""
+    """Our engine with a remote pool, with drafts, with grammars, or any of these."""
     from engine_under_test.adapters.ours import AssayTarget
     from engine_under_test.drafting import Drafting
+    from models.compiled import compiled
     from models.proposers import proposer_from
 
     if name != "assay":
-        raise BadInput(f'a remote pool and speculation are of the target "assay", found one of {name!r}; leave them out')
+        raise BadInput(f'{", ".join(_MORE)} are of the target "assay", found some of {name!r}; leave them out')
+    if spec.get("grammars", True) is not True:
+        raise BadInput(f'grammars are there, "grammars": true, or not named, found {spec["grammars"]!r}')
     remote = _remote(spec["remote"], config) if "remote" in spec else None
-    if "speculation" not in spec:
-        return AssayTarget(config, hasher_of(spec), remote)
-    return AssayTarget(config, hasher_of(spec), remote, Drafting(proposer_from(spec["speculation"], config.vocab_size)))
+    drafting = Drafting(proposer_from(spec["speculation"], config.vocab_size)) if "speculation" in spec else None
+    grammars = compiled(config.vocab_size) if "grammars" in spec else None
+    return AssayTarget(config, hasher_of(spec), remote, drafting, grammars)
 
 
 def _remote(spec: Any, config: EngineConfig) -> RemoteSide:

@@ -20,6 +20,7 @@ from engine_under_test.events import Misdeclared, Race
 from engine_under_test.execution.fingerprint import FingerprintLaunch, FingerprintRunner
 from engine_under_test.execution.runner import Move
 from engine_under_test.sampling.noise import PhiloxNoise
+from engine_under_test.seams import Grammars
 from engine_under_test.types import Plan, PlannedStep, RowId, StepResult
 from models.allocator_model import Key
 from models.law import POISON, Law, Track
@@ -171,8 +172,17 @@ class Device:
     def _new_runner(self) -> FingerprintRunner:
         caps = self._caps
         return FingerprintRunner(
-            caps.num_blocks, caps.block_size, caps.vocab_size, noise=self._noise, num_adapter_slots=caps.num_adapter_slots
-        )
+            caps.num_blocks, caps.block_size, caps.vocab_size, noise=self._noise, num_adapter_slots=caps.num_adapter_slots,
+            grammars=self._grammars(),
+        )  # fmt: skip
+
+    def _grammars(self) -> Grammars | None:
+        """What compiles those of requests, where they may have some."""
+        if not self._caps.has_grammars:
+            return None
+        from models.compiled import compiled
+
+        return compiled(self._caps.vocab_size)
 
     @property
     def block_bytes(self) -> int:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from engine_under_test.types import Adapter, Request, SamplingParams
 from models.prefix_key import field
+from properties.small_grammars import forbidden
 
 Words = npt.NDArray[np.uint64]
 
@@ -43,6 +44,7 @@ _PIECES = 20_000
 _CELLS = 200_000  # words of layer one that are remembered
 _NOISE_PAGE = 64  # positions of one choice whose noise is drawn at once: a vector costs hardly more than one
 _NOISE = 8192  # pages of one token that are remembered
+_EVERYWHERE = 2**62
 _FEW_LOGITS = 80  # up to which rows are quicker one by one than as an array
 
 
@@ -166,6 +168,8 @@ class Track:
         if sampling.stop_token_ids:
             self.masks_below = len(request.prompt) + sampling.min_tokens
             self.stops = sorted({token for token in sampling.stop_token_ids if token < vocab_size})
+        if sampling.grammar is not None:
+            self.masks_below = _EVERYWHERE
         self.tokens = list(request.prompt)
         self.words = array("Q")
         self.digests: list[int] = []
@@ -178,6 +182,13 @@ class Track:
     def length(self) -> int:
         """Positions whose cells are known."""
         return len(self.digests)
+
+    def masked(self, length: int) -> Sequence[int]:
+        """The tokens that may not follow its first ``length`` ones; asked only where there may be some."""
+        sampling = self.request.sampling
+        if sampling.grammar is None:
+            return self.stops
+        return forbidden(sampling.grammar, tuple(self.tokens[len(self.request.prompt) : length]), sampling.stop_token_ids)
 
 
 class _Piece(NamedTuple):
@@ -358,7 +369,7 @@ class Law:
         z = np.uint64(_mix_int(track.digests[length - 1] + length & _MASK))
         scores: list[float] = ((mix(z ^ self._token_words) >> _U11).astype(np.float64) * 2.0**-50).tolist()
         if track.masks_below > length:
-            for token in track.stops:
+            for token in track.masked(length):
                 scores[token] = -inf
         top = max(scores)
         if top == -inf:
@@ -379,9 +390,9 @@ class Law:
         z = ((z ^ ((z >> 27) & mask)) * 0x94D049BB133111EB) & mask
         z = ((z ^ (z >> 31)) >> 11) & lanes.mask_53
         values: Sequence[int] = lanes.unpack(z.to_bytes(lanes.num_bytes, "little"))  # logits, times 2^50
-        stops: list[int] = []
+        stops: Sequence[int] = ()
         if track.masks_below > length:
-            stops = track.stops
+            stops = track.masked(length)
             values = [-1 if token in stops else value for token, value in enumerate(values)]
         top = max(values)
         temperature = track.temperature
@@ -403,8 +414,9 @@ class Law:
         for row, (track, length) in enumerate(zip(tracks, lengths, strict=True)):
             is_drawn = track.temperature > 0
             if track.masks_below > length:
-                logits[row, track.stops] = -inf
-                if len(track.stops) == self.vocab_size:
+                stops = track.masked(length)
+                logits[row, list(stops)] = -inf
+                if len(stops) == self.vocab_size:
                     logits[row] = 0.0
                     is_drawn = False
             if is_drawn:

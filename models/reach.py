@@ -87,6 +87,15 @@ class Reach(StrEnum):
     SLOT_LOST = "load lost with its plan"
     VERSIONS_TOGETHER = "two versions of an adapter in one plan"
     UNLOADED_IN_USE = "adapter unloaded or reloaded while requests use it"
+    # Grammars, where requests may have one.
+    GRAMMAR_COMPLETE = "ended by a stop token where its grammar is complete"
+    GRAMMAR_CUT = "ended by length with a grammar"
+    GRAMMAR_AHEAD = "row with a grammar planned behind a token in flight"
+    GRAMMAR_RESUMED = "preempted with a grammar and some output, resumed"
+    GRAMMAR_LOST = "row with a grammar abandoned"
+    GRAMMARS_MIXED = "several grammars, or some and none, in one plan"
+    GRAMMAR_DRAFTS_STAND = "drafts of a row with a grammar stand"
+    GRAMMAR_DRAFTS_FALL = "drafts of a row with a grammar fall"
     # A target with a swap pool, or without a check of lengths at its door.
     RESUMED_SWAPPED = "preempted, resumed from the swap pool"
     RESUMED_ANEW = "preempted, resumed from its prompt"

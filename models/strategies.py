@@ -14,9 +14,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from engine_under_test.caps import Caps
-from engine_under_test.types import Adapter, Media, Request, SamplingParams
+from engine_under_test.types import Adapter, GrammarSpec, Media, Request, SamplingParams
+from models.compiled import IS_INSTALLED
 from models.prompts import edge_lengths, prompt
 from models.proposers import PROPOSERS
+from properties.small_grammars import GRAMMARS, STOPS
 
 IDENTIFIERS = tuple("abcdefghij")
 SPEC_ADAPTERS = (["x", 1], ["x", 2], ["y", 1])
@@ -31,6 +33,7 @@ class Traits:
     choices: bool = False  # n > 1
     deadlines: bool = False
     sampling: bool = False  # temperature, stop tokens, min_tokens
+    grammars: bool = False
 
 
 def traits(caps_like: Caps | None = None) -> st.SearchStrategy[Traits]:
@@ -44,6 +47,7 @@ def traits(caps_like: Caps | None = None) -> st.SearchStrategy[Traits]:
         choices=st.booleans() if has_choices else st.just(False),
         deadlines=st.booleans() if has_deadlines else st.just(False),
         sampling=st.booleans(),
+        grammars=st.just(caps_like is not None and caps_like.has_grammars),
     )
 
 
@@ -61,6 +65,19 @@ def prompts(caps: Caps, *, reserve: int = 1) -> st.SearchStrategy[tuple[int, ...
 
 def sampling_params(caps: Caps, allowed: Traits) -> st.SearchStrategy[SamplingParams]:
     """Parameters in range. Outputs are short, so that requests end and identifiers come back."""
+    plain = _plain_params(caps, allowed)
+    if not allowed.grammars:
+        return plain
+
+    def with_grammar(params: SamplingParams, grammar: GrammarSpec | None, num_stops: int) -> SamplingParams:
+        if grammar is None:
+            return params
+        return replace(params, grammar=grammar, stop_token_ids=STOPS[:num_stops], min_tokens=0)
+
+    return st.builds(with_grammar, plain, st.sampled_from([*GRAMMARS, None]), st.integers(1, len(STOPS)))
+
+
+def _plain_params(caps: Caps, allowed: Traits) -> st.SearchStrategy[SamplingParams]:
     max_tokens = st.integers(1, 6)
     n = st.integers(1, min(3, caps.max_num_seqs)) if allowed.choices else st.just(1)
     if not allowed.sampling:
@@ -217,9 +234,11 @@ def world_specs(
 ) -> dict[str, Any]:
     """What `models.build.world_from` builds a small world of a target from."""
     config = draw(engine_configs(max_plans_in_flight=max_plans_in_flight, switches=switches))
-    found = {"target": target, "config": config, "hasher": draw(st.sampled_from(list(hashers)))}
+    found: dict[str, Any] = {"target": target, "config": config, "hasher": draw(st.sampled_from(list(hashers)))}
     if target == "assay" and draw(st.integers(0, 3)) == 3:
         found["speculation"] = {"proposer": draw(st.sampled_from(sorted(PROPOSERS))), "width": draw(st.integers(1, 4))}
+    if target == "assay" and IS_INSTALLED and draw(st.integers(0, 3)) == 3:
+        found["grammars"] = True
     return found
 
 

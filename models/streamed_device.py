@@ -94,6 +94,7 @@ class StreamedDevice(Device):
             device=self.simulated,
             memory=self.memory,
             num_adapter_slots=caps.num_adapter_slots,
+            grammars=self._grammars(),
         )
 
     def _look_at_store(self) -> None:

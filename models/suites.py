@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from itertools import chain
 
 from models.adapter_suite import ADAPTER_SLOTS
+from models.compiled import IS_INSTALLED
 from models.draft_reach import DRAFT_REACHES
+from models.grammar_reach import GRAMMAR_REACHES
+from models.grammar_suite import GRAMMAR_WALKS
 from models.machines.directed import run_stories
 from models.machines.engine import EngineMachine
 from models.machines.kv import KvMachine
@@ -53,11 +56,13 @@ _COPIES = {Profile.QUICK: 1, Profile.PR: 6, Profile.NIGHTLY: 12}
 MACHINE_FLOOR_PR = 10
 KV_FLOORS = (Reach.COPIED, Reach.ROLLED_BACK, Reach.ABANDONED, Reach.QUARANTINED, Reach.REFUSED_BLOCK, Reach.DEPTH_ONE)
 SCHEDULER_FLOORS = (Reach.PROMPT_BUDGET, Reach.REUSED_IDENTIFIER, Reach.DEPTH_ONE, Reach.QUARANTINED)
-ENGINE_FLOORS = (*KV_FLOORS, Reach.STALE_RESULT, Reach.REUSED_IDENTIFIER, Reach.SAME_PROMPT_TWICE)
+_WITH_GRAMMARS = (Reach.GRAMMAR_CUT, Reach.GRAMMARS_MIXED) if IS_INSTALLED else ()
+ENGINE_FLOORS = (*KV_FLOORS, Reach.STALE_RESULT, Reach.REUSED_IDENTIFIER, Reach.SAME_PROMPT_TWICE, *_WITH_GRAMMARS)
 PORTABLE_FLOORS = (Reach.PROMPT_ONE, Reach.REUSED_IDENTIFIER, Reach.SAME_PROMPT_TWICE, Reach.REFUSED_OTHERWISE)
 _NOT_DIRECTED = (Reach.REFUSED_BLOCK, Reach.HASH_TWO_BIT, Reach.HASH_CONSTANT)
 _NOT_OURS = (Reach.RESUMED_SWAPPED, Reach.RESUMED_ANEW, Reach.OUTGREW)
-DIRECTED_FLOORS = tuple(name for name in Reach if name not in (*_NOT_DIRECTED, *_NOT_OURS, *DRAFT_REACHES, *SLOT_REACHES))
+_ELSEWHERE = (*DRAFT_REACHES, *SLOT_REACHES, *GRAMMAR_REACHES)
+DIRECTED_FLOORS = tuple(name for name in Reach if name not in (*_NOT_DIRECTED, *_NOT_OURS, *_ELSEWHERE))
 
 
 def result_of(
@@ -144,6 +149,7 @@ SUITES: tuple[Suite, ...] = (
     WALK,
     SPECULATION,
     ADAPTER_SLOTS,
+    GRAMMAR_WALKS,
     TRACE,
     KEPT_ROWS,
 )

@@ -17,6 +17,7 @@ from engine_under_test.types import Adapter, Media, Request, SamplingParams
 from models.adapter_tale import adapter_tale
 from models.build import config_to
 from properties.op import Op, OpKind
+from properties.small_grammars import GRAMMARS, STOPS
 
 _MOST_ADDS = 3  # in one iteration
 _ADAPTER_NAMES = ("lora", "other", "third", "fourth")
@@ -58,6 +59,7 @@ class WalkShape:
     refused_share: float = 0.03
     reset_rate: float = 0.0  # of the cache, faults apart: what was cached is in the remote pool only
     remote_blocks: int = 0  # of the pool in which the prefix cache goes on; 0: there is none
+    grammar_share: float = 0.0
     adapter_rate: float = 0.0  # of loads, reloads and unloads of adapters
     speculation: Mapping[str, Any] | None = None  # as `models.build` has it
     options: Mapping[str, Any] = field(default_factory=dict)  # of a target written by others
@@ -69,6 +71,8 @@ class WalkShape:
             found["remote"] = {"capacity_blocks": self.remote_blocks}
         if self.speculation is not None:
             found["speculation"] = dict(self.speculation)
+        if self.grammar_share:
+            found["grammars"] = True
         return found | {"options": dict(self.options)} if self.options else found
 
 
@@ -342,7 +346,10 @@ class _Walk:
             sampling = replace(sampling, temperature=rng.choice((0.5, 1.0, 2.0)), seed=rng.choice((0, 1, 7, 2**64 - 1)))
             if rng.random() < shape.dropping_share:
                 sampling = replace(sampling, **rng.choice(_DROPPING))
-        if rng.random() < 0.25:
+        if shape.grammar_share and rng.random() < shape.grammar_share:
+            ends = STOPS[: rng.randint(1, len(STOPS))]
+            sampling = replace(sampling, grammar=rng.choice(GRAMMARS), stop_token_ids=ends)
+        elif rng.random() < 0.25:
             stops = tuple(sorted(rng.sample(range(shape.config.vocab_size), 2)))
             sampling = replace(sampling, stop_token_ids=stops, min_tokens=rng.randint(0, max_tokens))
         if rng.random() < shape.choices_share:

@@ -285,7 +285,8 @@ def _likeness(request: Request, choice: int) -> object:
     sampling = request.sampling
     drops = (sampling.min_p, sampling.top_k, sampling.top_p)
     drawn = (sampling.temperature, sampling.seed, choice, drops) if sampling.temperature else ()
-    stops = (sampling.min_tokens, frozenset(sampling.stop_token_ids)) if sampling.min_tokens else ()
+    masks = sampling.min_tokens or sampling.grammar
+    stops = (sampling.min_tokens, sampling.grammar, frozenset(sampling.stop_token_ids)) if masks else ()
     return (request.prompt, request.adapter, request.media, drawn, stops)
 
 

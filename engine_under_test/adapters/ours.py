@@ -17,7 +17,7 @@ from engine_under_test.execution.runner import Move, Mover
 from engine_under_test.kv.prefix_index import blake2b_16
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.sampling.speculation import Proposer
-from engine_under_test.seams import Clock, Fence, Hasher, Observer
+from engine_under_test.seams import Clock, Fence, Grammars, Hasher, Observer
 from engine_under_test.types import Adapter, Admission, Output, Plan, PlannedStep, Request, Reservation, Snapshot, StepResult
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class AssayTarget:
         hasher: Hasher | None = None,
         remote: RemoteSide | None = None,
         drafting: Drafting | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self._clock = _HandClock()
         self._gate = _RefusingGate()
@@ -151,8 +152,9 @@ class AssayTarget:
             observer=self._events.append,
             remote=None if remote is None else self._connect,
             drafting=drafting,
+            grammars=grammars,
         )
-        self._caps = caps_of(config)
+        self._caps = replace(caps_of(config), has_grammars=grammars is not None)
         if drafting is not None:
             self._caps = replace(self._caps, max_drafts=drafting.max_drafts)
         if remote is not None:

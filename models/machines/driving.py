@@ -16,6 +16,7 @@ from engine_under_test.types import Adapter, Snapshot
 from models.build import world_from
 from models.draft_reach import DraftReach
 from models.event_reach import EventReach
+from models.grammar_reach import GrammarReach
 from models.reach import disagreements
 from models.slot_reach import SlotReach
 from models.witness import COUNTED_BY_BOTH, Witness
@@ -36,6 +37,7 @@ class Driver:
         self.witness = Witness()
         self.drafts = DraftReach()
         self.slots = SlotReach()
+        self.grammars = GrammarReach()
         self.world = build(spec, on_moment=self._see, **({"may_wait": True} if may_wait else {}))
         self.ops: list[Op] = []
         self.evidence: Counter[str] = Counter()  # of checkers, by identifier
@@ -50,6 +52,7 @@ class Driver:
         self.witness.see(moment)
         self.drafts.see(moment)
         self.slots.see(moment)
+        self.grammars.see(moment)
 
     @property
     def caps(self) -> Caps:
@@ -112,9 +115,8 @@ class Driver:
         recount = EventReach(self.caps, str(self.spec.get("hasher", "blake2b")))
         for record, events in _by_op(self.world.history):
             recount.see(record.op, events)
-        return recount.counts + self.drafts.counts + self.slots.counts, disagreements(
-            recount.counts, self.witness.counts, COUNTED_BY_BOTH
-        )
+        counts = recount.counts + self.drafts.counts + self.slots.counts + self.grammars.counts
+        return counts, disagreements(recount.counts, self.witness.counts, COUNTED_BY_BOTH)
 
 
 def _by_op(history: History) -> Iterator[tuple[OpRecord, list[Event]]]:
