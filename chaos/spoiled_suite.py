@@ -3,7 +3,8 @@
 With a wrong number in it, of which nobody is told: the law notices at the very plan that reads it first (SE-1), with certainty
 and not only when a token happens to change; and if no plan reads it before it is filled or written again, nothing is noticed,
 for nothing is wrong (KV-16). With no number in it, which a device sees: the live requests that read it end with an error, and
-nobody else notices anything (SE-2, SC-12).
+nobody else notices anything (SE-2, SC-12), nor does who comes behind them with the same prompt: what was blamed once is not
+found in the cache again.
 
 Owns the enumeration, and who reads a slot, which it takes from the tables of the plans. It is the law that is tried here as
 much as the engine: a cell that the law does not look at would show.
@@ -29,6 +30,7 @@ from properties.verdict import Violation, verdict_of
 
 SUITE_ID = "spoiled-slots"
 _WORLDS = ("small", "small-deep", "priority")  # names in `SHAPES`
+_AGAIN = "again"  # whoever comes with the prompt of a request that ended for a spoiled slot
 _EVERY = 4  # of so many slots one is spoiled once more, in a story in which its request goes
 _FLOORS = {"slots that were read": 20, "slots that nobody read": 4}  # in profile pr
 
@@ -46,9 +48,16 @@ class _Slot:
     is_missed: bool
 
     def spoiled(self, is_wrong: bool) -> tuple[Op, ...]:
-        """The story, and what befalls the slot in it."""
+        """The story, and what befalls the slot in it. Where its reader ends for it, somebody comes with the same prompt as soon
+        as that has ended."""
         spoil = Op(OpKind.SPOIL, request_id=self.request_id, k=self.position, on=is_wrong)
-        return (*self.story[: self.num_ops], spoil, *self.story[self.num_ops :])
+        until = self.reader + 1 if self.reader is not None and not is_wrong else len(self.story)
+        again = () if until == len(self.story) else self._again()
+        return (*self.story[: self.num_ops], spoil, *self.story[self.num_ops : until], *again, *self.story[until:])
+
+    def _again(self) -> tuple[Op, ...]:
+        asked = next(op.request for op in self.story if op.request is not None and op.request.request_id == self.request_id)
+        return (Op(OpKind.ADD, replace(asked, request_id=_AGAIN, deadline_s=None)), *[Op(OpKind.STEP)] * 3)
 
 
 @dataclass(slots=True)
@@ -176,7 +185,10 @@ def _unlike(world: World, slot: _Slot, is_wrong: bool) -> Violation | None:
     """What is not as it should be."""
     seen, at = world.violation, world.ops + world.noops - 2  # from 0, and one operation is none of the calm run
     if slot.reader is None or not is_wrong:
-        errors = sum(each.finish_reason is FinishReason.ERROR for each in world.history.of(Output))
+        errors = [each.request_id for each in world.history.of(Output) if each.finish_reason is FinishReason.ERROR]
+        if _AGAIN in errors and seen is None:
+            subject = f"who comes behind {slot.request_id} with the same prompt"
+            return violation("SE-2", subject, "an error, for a slot that was blamed before", "its tokens, as without a hit")
         if seen is not None or bool(errors) == slot.is_missed:
             return seen
     elif seen is not None and (seen.invariant, at) == ("SE-1", slot.reader):

@@ -302,7 +302,8 @@ class Engine:
     def abandon(self, plan_id: int, reason: str, to_blame: Collection[int] = ()) -> bool:
         """The plan and every later one are lost; its rows are tried once more by half. False if it is not in flight.
 
-        If it is known which rows of the plan are `to_blame`, they end, and nobody needs to be tried by half.
+        If it is known which rows of the plan are `to_blame`, they end, and nobody needs to be tried by half; what they read is
+        not found by anybody any more.
         """
         self._require_no_reservation()
         abandoned = self._kv.abandon(plan_id, reason)
@@ -317,6 +318,8 @@ class Engine:
         culprit = lost[-1]
         seqs = culprit.current()
         if to_blame:
+            for row in to_blame:  # whoever has the same prefix would be blamed next
+                self._kv.distrust(culprit.step.reservation.tables[row])
             blamed = {culprit.step.plan.row_id(row) for row in to_blame}
             seqs = [seq for seq in seqs if seq.row_id in blamed]
         self._ends.try_half(seqs, culprit.is_second_try or bool(to_blame), reason)

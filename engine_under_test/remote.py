@@ -242,7 +242,8 @@ class RemotePrefixes:
     def _publish(self, load: Load) -> None:
         """What has arrived is found from now on."""
         assert load.num_whole is not None  # asked only then
-        self._kv.publish_pinned(load.seq.table, load.first, load.blocks[: load.num_whole], load.seq.row_id)
+        if not self._kv.publish_pinned(load.seq.table, load.first, load.blocks[: load.num_whole], load.seq.row_id):
+            load.num_whole = 0
         self._give_up(load)
 
     def _give_up(self, load: Load) -> None:

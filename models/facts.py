@@ -245,6 +245,11 @@ class ModelFacts:
                 self.scheduler.abandoned(key, ahead.get(RowId(*key, facts.epoch), ()))
                 self.prefix.released(self.allocator.replace(key, tables.get(key, ())), after.cached)
 
+    def doubted(self, blocks: Collection[int], after: Snapshot) -> None:
+        """Read by a row that came to no number."""
+        tables = {(s.request_id, s.choice, s.incarnation): s.table for s in after.sequences() if s.table}
+        self.prefix.doubted(blocks, tables)
+
     def refused(self) -> None:
         """A block was refused, and the plan that it was for undone."""
         self.retry.refused(self.requests.live)

@@ -6,7 +6,7 @@ engine: keys are recomputed from docs/prefix-key.md. It learns from plans and re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from engine_under_test.caps import Caps
 from engine_under_test.types import PrefixEntry, Request
@@ -98,6 +98,18 @@ class PrefixModel:
                 if block in self.hittable:
                     self._forgive(block)
                 self.outdated.discard(block)
+
+    def doubted(self, blocks: Collection[int], tables: Mapping[Key, tuple[int, ...]]) -> None:
+        """What one of them holds is no good, and nobody knows which: nothing is owed for their contents any more, nor for what
+        is committed behind them by whoever holds some of it."""
+        owed = set(self.hittable)
+        for content in {self.hittable[block] for block in blocks if block in self.hittable}:
+            for block in tuple(self._bases.get(content, ())):
+                self._forgive(block)
+        forgiven = owed.difference(self.hittable)
+        for key, table in tables.items():
+            if not forgiven.isdisjoint(table):
+                self._born[key] = -1
 
     def released(self, blocks: list[int], cached: Mapping[int, PrefixEntry]) -> None:
         """Nobody holds these any more. One of several equal blocks may be dropped, as long as another keeps the content."""

@@ -16,8 +16,8 @@ def _spoil(fault: Fault) -> Ops:
 NEMESIS: Final = Nemesis(
     FaultKind.SPOILED_SLOTS,
     seam="the store, below Runner",
-    heals="as blocks are given away and filled; the end of the storm empties the cache",
-    observed="requests that read it, or hit it in the cache, end with an error that says so",
+    heals="with the first row that reads it: nobody finds in the cache what that has read; else as blocks are filled anew",
+    observed="requests whose rows read it end with an error that says so, and nobody who comes behind them",
     watched_by=("SC-12", "SE-1", "SE-2", "KV-16", "SC-5"),
     strike=_spoil,
 )

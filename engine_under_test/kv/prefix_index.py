@@ -133,6 +133,23 @@ class PrefixIndex:
         self.entry_of[block] = entry
         self.version += 1
 
+    def __contains__(self, entry: PrefixEntry) -> bool:
+        """Whether some block is found under the entry."""
+        return entry in self._blocks
+
+    def behind(self, blocks: Items[int]) -> list[int]:
+        """The blocks with the content of these, and with whatever stands behind that in any prefix."""
+        doubted = {self.entry_of[block] for block in blocks if block in self.entry_of}
+        trusted: set[PrefixEntry] = set()
+        for entry in self._blocks:
+            way = []
+            each: PrefixEntry | None = entry
+            while each is not None and each not in doubted and each not in trusted:
+                way.append(each)
+                each = each.parent
+            (doubted if each is not None and each in doubted else trusted).update(way)
+        return [block for block, entry in self.entry_of.items() if entry in doubted]
+
     def clear(self) -> None:
         """Forgets everything."""
         self.entry_of.clear()

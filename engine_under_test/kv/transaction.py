@@ -321,6 +321,8 @@ class KvTransaction:
         size, entries, blocks = self.block_size, table.entries, table.blocks
         first = len(entries)
         parent = entries[-1] if entries else None
+        if parent is not None and parent not in self.index:
+            return  # distrusted since
         for number in range(first, num_full):
             start = number * size
             tokens = tuple(table.tokens[start : start + size])
@@ -333,6 +335,18 @@ class KvTransaction:
         if self._observe is not None:
             row_id, published = plan.row_id(row_number), blocks[first:num_full]
             self._observe(event_of((_PUBLISHED, row_id, plan.plan_id, published, 0, "")))
+
+    def _found(self, table: BlockTable, count: int) -> PrefixEntry | None:
+        """The entry of the table's block before `count`, if it and all before it can be found."""
+        size, parent = self.block_size, None
+        for number in range(count):
+            start = number * size
+            tokens = tuple(table.tokens[start : start + size])
+            media = media_in(table.media, start, start + size) if table.media else ()
+            parent = self.index.find(self._key(table, number), table.namespace, parent, tokens, media)
+            if parent is None:
+                return None
+        return parent
 
     def abandon(self, plan_id: int, reason: str) -> tuple[int, ...]:
         """The device lost a launched plan: it and every later one are undone, oldest last; their identifiers, oldest first.
@@ -495,21 +509,20 @@ class KvTransaction:
             self._tell(Event(EventKind.EVICTED, blocks=tuple(evicted)))
         return claimed, len(evicted)
 
-    def publish_pinned(self, table: BlockTable, first: int, blocks: tuple[int, ...], row: RowId) -> None:
+    def publish_pinned(self, table: BlockTable, first: int, blocks: tuple[int, ...], row: RowId) -> bool:
         """Pinned blocks hold the content of an empty table's choice from its block `first` on, and are found from now on. What
-        stands before them is pinned too, so that it can be found still."""
+        stands before them is pinned too, so that it can be found still; if it was distrusted since, False, and they are not."""
         size, index = self.block_size, self.index
-        parent: PrefixEntry | None = None
-        for number in range(first + len(blocks)):
+        parent = self._found(table, first) if first else None
+        if first and parent is None:
+            return False
+        for number, block in enumerate(blocks, start=first):
             start = number * size
             tokens = tuple(table.tokens[start : start + size])
             media = media_in(table.media, start, start + size) if table.media else ()
-            key = self._key(table, number)
-            if number < first:
-                parent = index.find(key, table.namespace, parent, tokens, media)
-            else:
-                parent = index.publish(blocks[number - first], key, table.namespace, parent, tokens, media)
+            parent = index.publish(block, self._key(table, number), table.namespace, parent, tokens, media)
         self._tell(Event(EventKind.LOADED, row, blocks=blocks, tokens=first * size))
+        return True
 
     # ---- whole ------------------------------------------------------------------------------------------------------
 
@@ -521,6 +534,14 @@ class KvTransaction:
         for block in emptied:
             self._pending_fills[block] = None
         self._tell(Event(EventKind.CACHE_RESET))
+
+    def distrust(self, blocks: Items[int]) -> None:
+        """One of them is no good: none is found any more, nor what stands behind it in any prefix. Whoever holds them goes on,
+        and publishes nothing behind them."""
+        for block in self.index.behind(blocks):
+            self.index.forget(block)
+            if self.pool.is_free[block]:
+                self._pending_fills[block] = None
 
     def restart(self) -> None:
         """Pool, index and fences start anew; every table is void."""

@@ -166,6 +166,8 @@ class PlanVerbs(Acting):
         self._lost += [flight for flight in lost if flight.execution is None and not flight.is_dropped]
         self._watch.had_fault()
         self._facts.slots.abandoned([f.step for f in lost])
+        for row in to_blame:
+            self._facts.doubted(lost[0].step.reservation.tables[row], after)
         self._facts.abandoned([f.step.plan for f in lost], [f.step.plan for f in self.flights], after, to_blame)
         wrong = self._watch.learn(events, before, after) or wrong
         steps = tuple(flight.step for flight in lost)
