@@ -48,7 +48,10 @@ def test_an_engine_that_ends_the_whole_batch_for_one_row_is_found(monkeypatch: p
     abandon = AssayTarget.abandon
 
     def everybody(self: AssayTarget, plan_id: int, reason: str, to_blame: Collection[int] = ()) -> bool:
-        return abandon(self, plan_id, reason, range(3) if to_blame else ())
+        did = abandon(self, plan_id, reason, to_blame)
+        for live in list(self._engine._book.live.values()) if to_blame else ():
+            self._engine._ends.end_request(live, FinishReason.ERROR, reason)
+        return did
 
     monkeypatch.setattr(AssayTarget, "abandon", everybody)
     world, _ = told(*THREE, STEP, *SICK)
