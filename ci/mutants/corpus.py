@@ -23,6 +23,7 @@ _CLASSES = {
     2: "prefix cache",
     3: "scheduler and continuous batching",
     4: "asynchronous and overlapped scheduling",
+    5: "speculative decoding",
     6: "sampling",
     7: "adapters",
     8: "KV transfers and disaggregation",

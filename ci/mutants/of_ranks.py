@@ -189,4 +189,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "Of an adapter of a matrix that is split by columns every rank takes the first columns.",
         _PAIRS,
     ),
+    Mutant(
+        "rank-draws-anew-each-step",
+        "vllm-seed-pp",
+        "https://github.com/vllm-project/vllm/pull/6698",
+        _MODELS,
+        "        product=SummedProduct(weights, collectives),\n",
+        "        product=SummedProduct(weights, collectives),\n"
+        '        noise=type("Anew", (__import__("engine_under_test.sampling.noise", fromlist=["x"]).PhiloxNoise,), {\n'
+        '            "uniform": lambda self, seeds, choices, positions, *rest:'
+        " super(type(self), self).uniform(seeds, choices, positions * 0, *rest),\n"
+        '            "uniform_at": lambda self, seed, choice, position, *rest:'
+        " super(type(self), self).uniform_at(seed, choice, 0, *rest),\n"
+        "        })(),\n",
+        "Ranks make the generator of a seeded request anew in each step, so that it begins again and again.",
+        _PAIRS,
+    ),
 )

@@ -193,4 +193,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "            offsets = np.arange(0, end - first, dtype=np.uint64)",
         "What is computed under an item depends on where a chunk begins in it.",
     ),
+    Mutant(
+        "output-of-a-resumed-row-forgotten",
+        "vllm-logitsproc-partial-and-preempt",
+        "https://github.com/vllm-project/vllm/issues/29045",
+        _ROWS,
+        "            output[:] = known\n",
+        "            output[:] = known if plan.epochs[row] == 0 else (0,) * len(known)\n",
+        "A row that comes back from a preemption has an output as long as it was, of which nothing is known any more.",
+        _KEPT,
+    ),
 )

@@ -170,4 +170,23 @@ MUTANTS: tuple[Mutant, ...] = (
         "Noise that was drawn ahead is found again by the lower half of the seed, and so by other seeds.",
         _TOKEN_BY_TOKEN,
     ),
+    Mutant(
+        "place-taken-for-a-token",
+        "ascend-greedy-reordered",
+        "https://github.com/vllm-project/vllm-ascend/pull/16430",
+        _TORCH,
+        "    token = int(lanes[(left - np.log(-np.log(uniforms))).argmax()] if len(lanes) else 0)",
+        "    token = int((left - np.log(-np.log(uniforms))).argmax() if len(lanes) else 0)",
+        "The place among the tokens that are left is taken for the token.",
+        _TOKEN_BY_TOKEN,
+    ),
+    Mutant(
+        "stop-tokens-of-all-rows",
+        "lmd-stopwords-cross-row",
+        "https://github.com/InternLM/lmdeploy/pull/4671",
+        _SAMPLER,
+        "            mask_tokens(logits, row, params.stop_token_ids)",
+        "            mask_tokens(logits, row, [token for each in draws.params for token in each.stop_token_ids])",
+        "The stop tokens of every row of the batch count as those of each.",
+    ),
 )
