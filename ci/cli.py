@@ -80,6 +80,9 @@ def assay(traceback: bool) -> None:
     metavar="MODULE",
     help="Run the SUITES of these modules, and no mutants; the report has a folder of its own.",
 )
+@click.option(
+    "--mutant", metavar="ID", help="Put this known bug back in every process: what does the gate say?  [see assay mutants]"
+)
 @click.option("--workers", type=click.IntRange(1), help="Processes at a time.  [the cores of this machine]")
 @click.option("--fetch", is_flag=True, help="Fetch the language model first, if a suite needs it and it is not there.")
 @_AS_JSON
@@ -90,6 +93,7 @@ def gate(
     seed: str | None,
     report: Path | None,
     sources: tuple[str, ...],
+    mutant: str | None,
     workers: int | None,
     fetch: bool,
     as_json: bool,
@@ -99,6 +103,8 @@ def gate(
     from ci.atomic import claimed, probe
     from ci.gate import DEFAULT_BUDGET_S, DEFAULT_SOURCES, GateSettings, collect, run_gate
     from ci.mutants.catalogue import MUTANTS
+    from ci.mutants.planted import planted
+    from ci.mutants.runner import select_one
     from ci.progress import progress_for
     from ci.report.closing import opening_line
     from ci.sources import check_sources, folder_of
@@ -106,18 +112,20 @@ def gate(
     from properties.suite import Profile
 
     tree = read_tree()
+    bug = select_one(mutant) if mutant is not None else None
     settings = GateSettings(
         profile=Profile(profile),
         tree=tree,
         seed=parse_seed(seed) if seed is not None else tree.seed,
         budget_s=parse_duration(budget) if budget is not None else DEFAULT_BUDGET_S[Profile(profile)],
-        command=_command_to_repeat(profile, parse_seed(seed) if seed is not None else tree.seed, sources),
+        command=_command_to_repeat(profile, parse_seed(seed) if seed is not None else tree.seed, sources, mutant),
         sources=sources or DEFAULT_SOURCES,
-        mutants=() if sources else MUTANTS,
+        mutants=() if sources or bug else MUTANTS,
+        planted=bug,
         workers=workers or environment.num_cores(),
     )
     check_sources(sources)
-    folder = report or ROOT / "reports" / folder_of(tree.label, sources)
+    folder = report or ROOT / "reports" / folder_of(tree.label, sources, mutant)
     probe(folder)
     click.get_current_context().with_resource(claimed(folder))
     console = console_for(as_json)
@@ -126,8 +134,9 @@ def gate(
         fetch_for_suites(suites, lambda line: console.print(line, soft_wrap=True, markup=False))
     opening = opening_line(tree, profile, settings.seed, environment.num_cores(), environment.device_text())
     console.print(f"assay {environment.version()} · {opening}\n", soft_wrap=True, markup=False)
-    outcome = run_gate(settings, lambda: progress_for(console))
-    code = _finish_gate(outcome, folder, console, as_json)
+    with planted(bug, ROOT):
+        outcome = run_gate(settings, lambda: progress_for(console))
+        code = _finish_gate(outcome, folder, console, as_json)
     sys.exit(INTERRUPTED if outcome.is_interrupted else code)
 
 
@@ -316,9 +325,10 @@ def console_for(as_json: bool) -> Console:
     return Piped(stderr=as_json, highlight=False)
 
 
-def _command_to_repeat(profile: str, seed: int, sources: tuple[str, ...]) -> str:
+def _command_to_repeat(profile: str, seed: int, sources: tuple[str, ...], mutant: str | None) -> str:
     suites = "".join(f" --suites {source}" for source in sources)
-    return f"assay gate --profile {profile} --seed {seed:#x}{suites}"
+    bug = f" --mutant {mutant}" if mutant is not None else ""
+    return f"assay gate --profile {profile} --seed {seed:#x}{suites}{bug}"
 
 
 def _finish_gate(outcome: Outcome, folder: Path, console: Console, as_json: bool) -> int:

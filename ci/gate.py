@@ -43,7 +43,8 @@ _MODULO = 2**32 - 1  # PYTHONHASHSEED is a number below 2**32
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """``sources`` are modules with a tuple ``SUITES``. ``budget_s`` is a cap: counts fix the work."""
+    """``sources`` are modules with a tuple ``SUITES``. ``budget_s`` is a cap: counts fix the work.
+    ``planted``: the bug that every process of the run has, if one was put back; then no run is valid."""
 
     profile: Profile
     tree: Tree
@@ -53,6 +54,7 @@ class GateSettings:
     sources: tuple[str, ...] = DEFAULT_SOURCES
     workers: int = 2
     mutants: tuple[Mutant, ...] = MUTANTS
+    planted: Mutant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ def run_gate(settings: GateSettings, make_progress: Callable[[], Progress]) -> O
     fates = tuple(fate_of(s.job.subject, "", s.report, _where(s, cause)) for s in states if s.job.role is Role.MUTANT)
     if any(check.verdict is Verdict.INVALID for check in checks):
         fates = void(fates)
-    reasons = tuple(reason for reason in (end.why, "" if checks else "no suite was collected", budget_doubt(checks)) if reason)
+    doubts = (_of_planted(settings.planted), end.why, "" if checks else "no suite was collected", budget_doubt(checks))
+    reasons = tuple(doubt for doubt in doubts if doubt)
     if settings.sources == DEFAULT_SOURCES and (silent := never_evaluated(checks)):
         reasons = (*reasons, silent)
     return Outcome(
@@ -224,6 +227,14 @@ def _where(state: JobState, cause: str) -> str:
     if state.progress is None:
         reached = "did not begin"
     return f"{reached}: {cause}" if cause else reached
+
+
+def _of_planted(mutant: Mutant | None) -> str:
+    """Why nothing is said of the engine as it is."""
+    if mutant is None:
+        return ""
+    told = f"{mutant.origin}: {mutant.note.rstrip('.')}"
+    return f"the bug {mutant.id} was put back ({told}), so nothing is said of the engine as it is"
 
 
 def _death(log: str) -> str:

@@ -34,10 +34,11 @@ def check_sources(sources: Sequence[str]) -> None:
             raise BadInput(f"--suites takes a module with a tuple SUITES, but {source} has none; {_hint(source)}")
 
 
-def folder_of(label: str, sources: Sequence[str]) -> str:
-    """The name of the report folder: a gate over named suites never writes over the one of a whole gate."""
+def folder_of(label: str, sources: Sequence[str], mutant: str | None = None) -> str:
+    """The name of the report folder: a gate over named suites, or over an engine with a bug that was put back, never writes
+    over the one of a whole gate."""
     names = "+".join(dict.fromkeys(re.sub(r"[^\w.]", "-", source) for source in sources))
-    return f"{label}-only-{names}"[:_LONGEST] if names else label
+    return f"{label}{f'-with-{mutant}' if mutant else ''}{f'-only-{names}' if names else ''}"[:_LONGEST]
 
 
 def _hint(source: str) -> str:

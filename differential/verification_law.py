@@ -9,7 +9,7 @@ is told with its bias; then one question is drawn all the same, for an estimate 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -220,6 +220,9 @@ class Found:
         except LawChanged:
             return  # which has been told
         self.judge(of_joint(outcomes)[0], Ledger())
+        first, drawn = self.broken[0], self.answers[0]
+        told = f"{drawn.n:,} verifications with the engine's noise and its race ({drawn.null}): {drawn.estimated}"
+        self.broken[0] = replace(first, facts=(*first.facts, told))
 
     def judge(self, asked: Asked, ledger: Ledger) -> None:
         answer = judge(asked.question, ledger)

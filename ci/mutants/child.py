@@ -1,7 +1,7 @@
 """A fresh process for one mutant: ``python -m ci.mutants.child JOBS_FILE NUMBER [SECONDS]``; it gets so much processor time.
 
 Owns the order that makes a mutant real: first the loader, then the mutated module, only then anything that imports the
-engine. Hence nothing of the project but `mutant` and `loader` is imported at the top.
+engine. Hence nothing of the project but `mutant`, `loader` and `planted` is imported at the top.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from ci.mutants.loader import MutationTooLate, StaleMutant, install
 from ci.mutants.mutant import Fate, Mutant, MutantResult
+from ci.mutants.planted import write_customization
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,14 +45,7 @@ def _reach_children(mutant: Mutant) -> None:
     """Interpreters that are started with the search path of this one install the mutant as well, before anything else."""
     folder = tempfile.mkdtemp(prefix="assay-mutant-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    lines = (
-        "import sys",
-        "from pathlib import Path",
-        "from ci.mutants.loader import MutantFinder",
-        "from ci.mutants.mutant import Mutant",
-        f"sys.meta_path.insert(0, MutantFinder({mutant!r}, Path({str(ROOT)!r})))",
-    )
-    (Path(folder) / "sitecustomize.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_customization(Path(folder), mutant, ROOT)
     sys.path.insert(0, folder)
 
 

@@ -20,10 +20,12 @@ from ci.jobs import Job, JobReport, Role
 from ci.judging import last_line
 from ci.mutants.baseline import void
 from ci.mutants.catalogue import MUTANTS
+from ci.mutants.loader import StaleMutant, mutated_source
 from ci.mutants.mutant import Fate, Mutant, MutantResult
 from ci.pool import Pool
 from ci.progress import progress_for
 from ci.storm_outcome import Ending
+from ci.tree import ROOT
 from differential.suites import is_installed
 from engine_under_test.errors import BadInput
 from properties.suite import Profile, Suite
@@ -47,6 +49,16 @@ def select(ids: Sequence[str], mutants: tuple[Mutant, ...] = MUTANTS) -> tuple[M
                 "ci/mutants/ holds them all"
             )
     return tuple(known[name] for name in dict.fromkeys(ids)) or mutants
+
+
+def select_one(name: str) -> Mutant:
+    """The one with this identifier, which must fit the source."""
+    mutant = select((name,))[0]
+    try:
+        mutated_source(mutant, ROOT)
+    except StaleMutant as error:
+        raise BadInput(str(error)) from error
+    return mutant
 
 
 def missing_extras(mutant: Mutant) -> tuple[str, ...]:
