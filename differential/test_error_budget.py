@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import special, stats
 
 from differential.error_budget import (
     ENTRIES,
@@ -105,3 +106,43 @@ def test_pearson_agrees_with_the_textbook() -> None:
 def test_a_design_with_too_few_samples_is_refused() -> None:
     with pytest.raises(ConfigError, match="1000"):
         pearson(np.array([2997, 2500, 2000, 1500, 1000]) // 10, LAW)
+
+
+def false_alarm_rate(num: int, law: np.ndarray[tuple[int], np.dtype[np.float64]], alpha: float, reps: int = 100_000) -> float:
+    """How often Pearson's statistic of `num` samples from the law is rejected, however rarely that is: counts are drawn from a
+    Dirichlet-multinomial law, under which the limit is the mean, and weighed with the quotient of both probabilities."""
+    chance, freedom = np.random.default_rng(1), len(law) - 1
+    limit = stats.chi2.isf(alpha, freedom)
+    spread = limit / freedom
+    total = (num - spread) / (spread - 1)
+    counts = chance.multinomial(num, chance.dirichlet(total * law, size=reps))
+    counts = counts[((counts - num * law) ** 2 / (num * law)).sum(axis=1) > limit]
+    right = (counts * np.log(law)).sum(axis=1)
+    drawn = (special.gammaln(counts + total * law) - special.gammaln(total * law)).sum(axis=1)
+    drawn += special.gammaln(total) - special.gammaln(total + num)
+    return float(np.exp(right - drawn).sum()) / reps
+
+
+@pytest.mark.parametrize(
+    ("num", "cells", "alpha"),
+    [
+        pytest.param(17_408, 16, 1e-9, id="neighbours of one way of serving"),
+        pytest.param(34_816, 16, 1e-8, id="the law of one way of serving"),
+        pytest.param(8000, 8, 1e-9, id="rows beside each other, as few as are allowed"),
+        pytest.param(2000, 2, 1e-8, id="two cells"),
+        pytest.param(16_000, 16, 1e-8, id="cells that expect as little as is allowed"),
+    ],
+)
+def test_false_alarms_are_as_rare_as_stated_where_nobody_could_count_them(num: int, cells: int, alpha: float) -> None:
+    rate = false_alarm_rate(num, np.full(cells, 1 / cells), alpha)
+    assert 0.8 < rate / alpha < 1.06 + 0.03  # which is what this many samples do not tell apart
+
+
+def test_false_alarms_of_uneven_cells_are_as_rare_as_stated() -> None:
+    chance = np.random.default_rng(3)
+    law = np.maximum(chance.dirichlet(np.full(74, 2.0)), 1100 / 700_416)
+    assert 0.8 < false_alarm_rate(700_416, law / law.sum(), 1e-8) / 1e-8 < 1.06 + 0.03
+
+
+def test_the_entries_leave_room_for_what_approximations_are_off() -> None:
+    assert sum(entry.alpha for entry in ENTRIES) <= 0.94 * TOTAL_ALPHA

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from differential.enumerated_law import completed, law_of_end, law_of_step, law_of_text
 from differential.exact_law import ForeignNoise, NotIntegrable, Outcomes, integrate, total_variation
 from differential.exact_race import race_violation
-from differential.verification_cases import FOUR, MIXED, Case
+from differential.verification_cases import ENGINE, FIRST, FOUR, MIXED, OPPOSED, Addresses, Case, steps
 from engine_under_test.sampling.picking import RACE, WALK
 from engine_under_test.seams import Noise, Purpose
 
@@ -85,3 +87,19 @@ def test_the_enumerated_law_is_lossless_and_fits_its_short_form(case: Case) -> N
     ends = law_of_end(case.target, case.proposed, case.width, 0)
     for (kept, token), share in np.ndenumerate(ends):
         assert sum(chance for each, chance in law.items() if (each[0], each[1 + kept]) == (kept, token)) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("width", [0.001, 0.004, 0.02])
+@pytest.mark.parametrize("low", [0.1, 0.46, 0.73])
+def test_a_mistake_on_a_narrow_set_of_noise_is_integrated_or_said_not_to_be(width: float, low: float) -> None:
+    """Verification that goes wrong where one number lies in so narrow a part."""
+    right = law_of_step(OPPOSED.target, OPPOSED.proposed, OPPOSED.width, 0)
+
+    def wrong(noise: Noise, num: int) -> Outcomes:
+        found = steps(OPPOSED, ENGINE, noise, Addresses.first(num)).copy()
+        drawn = noise.uniform(*columns(num, FIRST), Purpose.ACCEPT, 1)[:, 0]
+        found[(low < drawn) & (drawn < low + width), 1] = 0
+        return found
+
+    with contextlib.suppress(NotIntegrable):
+        assert total_variation(integrate(wrong).law, right) > 0.3 * width

@@ -27,6 +27,7 @@ NUM_CHOICES, NUM_PLACES = 4, 32  # places: where the first draft may stand
 LEAST = 1000  # expected of a cell, as `error_budget.pearson` wants it
 TEXT_LENGTH = 3
 _RARE = 2e-4
+_FEWER = 0.9  # of what is expected behind a number of drafts kept: what cells are planned for
 _GROUPS = 16  # of outcomes, whose differences are looked at
 _ROWS_AT_ONCE = 1 << 13
 _MOST_CODES = 1 << 17
@@ -64,13 +65,15 @@ class Cells:
     impossible: tuple[str, ...]  # outcomes seen that have no probability
 
 
-def pooled(law: Law, found: Law | dict[tuple[int, ...], int], num: int) -> Cells:
-    """Counts of outcomes in the cells of their law."""
-    often = sorted(outcome for outcome, share in law.items() if share * num >= LEAST)
-    rest = math.fsum(share for outcome, share in law.items() if share * num < LEAST)
+def pooled(law: Law, found: Law | dict[tuple[int, ...], int], num: int, planned: float | None = None) -> Cells:
+    """Counts of outcomes in the cells of their law, which follow from it and from how many samples were planned, not from what
+    was drawn."""
+    planned = num if planned is None else planned
+    often = sorted(outcome for outcome, share in law.items() if share * planned >= LEAST)
+    rest = math.fsum(share for outcome, share in law.items() if share * planned < LEAST)
     counts = [int(found.get(outcome, 0)) for outcome in often]
     shares = [law[outcome] for outcome in often]
-    if rest * num >= LEAST:
+    if rest * planned >= LEAST:
         counts.append(num - sum(counts))
         shares.append(rest)
     elif rest:  # too rare for a cell: joins the rarest
@@ -183,9 +186,11 @@ class Asked:
     impossible: tuple[str, ...] = ()
 
 
-def ask(entry_id: str, invariant: str, null: str, law: Law, found: dict[tuple[int, ...], int]) -> Asked:
-    """Whether outcomes follow a law."""
-    cells = pooled(law, found, sum(found.values()))
+def ask(
+    entry_id: str, invariant: str, null: str, law: Law, found: dict[tuple[int, ...], int], planned: float | None = None
+) -> Asked:
+    """Whether outcomes follow a law. ``planned``: samples, where how many there are depends on what is drawn."""
+    cells = pooled(law, found, sum(found.values()), planned)
     name = "speculation is lossless" if invariant == "ST-1" else "noise"
     return Asked(Question(entry_id, invariant, name, null, cells.counts, cells.law), cells.names, cells.impossible)
 
@@ -199,10 +204,11 @@ def of_joint(outcomes: Outcomes) -> list[Asked]:
         whole = math.fsum(share for outcome, share in law.items() if outcome[0] == kept)
         given = {outcome: share / whole for outcome, share in law.items() if outcome[0] == kept}
         seen = {outcome: count for outcome, count in found.items() if outcome[0] == kept}
-        if sum(seen.values()) < whole * len(outcomes) / 2:
+        planned = _FEWER * whole * len(outcomes)
+        if sum(seen.values()) < planned:
             continue  # so rare that the joint law is wrong, which has told so already
         null = f"tokens behind {kept} drafts kept follow their enumerated law"
-        asked.append(ask(f"verification-behind-{kept}-drafts", "ST-1", null, given, seen))
+        asked.append(ask(f"verification-behind-{kept}-drafts", "ST-1", null, given, seen, planned))
     return asked + of_neighbours(outcomes, law)
 
 
