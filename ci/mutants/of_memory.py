@@ -5,6 +5,7 @@ from __future__ import annotations
 from ci.mutants.mutant import Mutant
 
 _TRANSACTION = "engine_under_test/kv/transaction.py"
+_HOLDING = "engine_under_test/kv/holding.py"
 _INDEX = "engine_under_test/kv/prefix_index.py"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -12,7 +13,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "free-before-fence",
         "sgl-pool-index-early-free",
         "https://github.com/sgl-project/sglang/pull/18803",
-        _TRANSACTION,
+        _HOLDING,
         "            if fence in self._unsettled:",
         "            if fence in ():",
         "Blocks of an ended request are free while a launched plan still uses them.",
@@ -66,7 +67,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "refcount-zeroed",
         "atlas-refcount-zeroed",
         "https://github.com/Avarok-Cybersecurity/atlas/pull/373",
-        _TRANSACTION,
+        _HOLDING,
         "        pool.ref_counts[block] -= 1\n        if pool.ref_counts[block] == 0:",
         "        pool.ref_counts[block] = 0\n        if pool.ref_counts[block] == 0:",
         "One holder's release frees a block that others share.",
@@ -120,7 +121,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "pin-without-claim",
         "trt-pin-free-queue-ghost",
         "https://github.com/NVIDIA/TensorRT-LLM/pull/12667",
-        _TRANSACTION,
+        _HOLDING,
         "            if pool.is_free[block]:\n                pool.unlink(block)\n            pool.quarantine",
         "            pool.quarantine",
         "A pinned cached block stays in the free queue.",
@@ -210,7 +211,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "freed-as-empty-yet-indexed",
         "sgl-midprefill-insert-free",
         "https://github.com/sgl-project/sglang/pull/38355",
-        _TRANSACTION,
+        _HOLDING,
         "        if block in self.index.entry_of:\n            pool.push_back(block)",
         "        if block in self.index.entry_of and not self._in_flight:\n            pool.push_back(block)",
         "A published block is freed and wiped while the index still names it.",
@@ -255,7 +256,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "quarantine-without-end",
         "vllm-defer-free-preempt-thrash",
         "https://github.com/vllm-project/vllm-ascend/issues/16315",
-        _TRANSACTION,
+        _HOLDING,
         "            for block in [each for each, fence in quarantine.items() if oldest is None or fence < oldest]:",
         "            for block in [each for each, fence in quarantine.items() if oldest is not None and fence < oldest]:",
         "What waits for the last fence of all is never freed.",

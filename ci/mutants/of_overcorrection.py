@@ -12,6 +12,7 @@ _ENDS = "engine_under_test/ends.py"
 _RESULTS = "engine_under_test/results.py"
 _BOOK = "engine_under_test/book.py"
 _TRANSACTION = "engine_under_test/kv/transaction.py"
+_HOLDING = "engine_under_test/kv/holding.py"
 _SCHEDULER = "engine_under_test/scheduling/scheduler.py"
 _ADMISSION = "engine_under_test/scheduling/admission.py"
 _CONNECTOR = "engine_under_test/distributed/connector.py"
@@ -33,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "freed-only-when-nothing-is-in-flight",
         "vllm-defer-free-preempt-thrash",
         "https://github.com/vllm-project/vllm-ascend/issues/16315",
-        _TRANSACTION,
+        _HOLDING,
         "if oldest is None or fence < oldest]:",
         "if oldest is None]:",
         "Whatever was released waits until no plan at all is in flight, not for the last one that uses it.",

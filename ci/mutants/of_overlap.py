@@ -8,6 +8,7 @@ _ENGINE = "engine_under_test/engine.py"
 _ENDS = "engine_under_test/ends.py"
 _SEQUENCE = "engine_under_test/sequence.py"
 _TRANSACTION = "engine_under_test/kv/transaction.py"
+_HOLDING = "engine_under_test/kv/holding.py"
 _FINGERPRINT = "engine_under_test/execution/fingerprint.py"
 _ADMISSION = "engine_under_test/scheduling/admission.py"
 
@@ -34,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "shared-block-waits-for-its-last-holder",
         "sgl-pool-index-early-free",
         "https://github.com/sgl-project/sglang/pull/18803",
-        _TRANSACTION,
+        _HOLDING,
         "        if last_use > fence:\n            fence = last_use\n        else:\n            pool.last_use[block] = fence\n",
         "",
         "A block that two requests share is free behind the last use of the one that let go last, though the other's runs still.",

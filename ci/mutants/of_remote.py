@@ -6,7 +6,7 @@ from ci.mutants.mutant import Mutant
 
 _REMOTE = "engine_under_test/remote.py"
 _MOVES = "engine_under_test/execution/moves.py"
-_KV = "engine_under_test/kv/transaction.py"
+_KV = "engine_under_test/kv/holding.py"
 _CONNECTOR = "engine_under_test/distributed/connector.py"
 _ASKS = '        self._allocate(f"a load of block {block}", Space.PINNED)\n'
 _PUTS = """        move = BlockMove(self._device, self._staging(IN))

@@ -1,7 +1,8 @@
 """The only way to change KV memory: lookup -> reserve -> launch -> commit, or rollback, or abandon; release, fork, reset.
 
-Owns the right to change the pool and the index, and the record of plans in flight. Never orders requests, never touches
-tensors. What a plan takes is held by its *reservation* until the plan is committed; then the table owns it.
+Owns the right to change the pool and the index, and the record of plans in flight; how a block is let go, and what it waits for
+then, stands in `holding.py`. Never orders requests, never touches tensors. What a plan takes is held by its *reservation* until
+the plan is committed; then the table owns it.
 
     empty/cached --reserve--> reserved --commit--> owned --release--> [quarantined --fence-->] cached | empty
                      ^------- rollback ---'  `----- abandon, behind the fence ------------^
@@ -15,7 +16,7 @@ from collections.abc import Sequence as Items
 
 from engine_under_test.errors import OutOfBlocks, ProtocolError
 from engine_under_test.events import Event, EventKind, event_of
-from engine_under_test.kv.block_pool import BlockPool
+from engine_under_test.kv.holding import Holding
 from engine_under_test.kv.prefix_index import PrefixIndex, blake2b_16, media_in
 from engine_under_test.kv.record import BlockTable, Change, Hit, Record, Take
 from engine_under_test.kv.telling import copy_owned, launched, owned
@@ -24,10 +25,9 @@ from engine_under_test.types import BlockCopy, Plan, PrefixEntry, Reservation, R
 
 # Looked up once: a member of an enumeration costs as much as the event itself.
 _RESERVED, _COMMITTED, _PUBLISHED, _RELEASED = EventKind.RESERVED, EventKind.COMMITTED, EventKind.PUBLISHED, EventKind.RELEASED
-_QUARANTINED, _FREED, _SETTLED = EventKind.QUARANTINED, EventKind.FREED, EventKind.SETTLED
 
 
-class KvTransaction:
+class KvTransaction(Holding):
     """See the module. ``capacity`` is ``num_blocks * block_size`` slots."""
 
     def __init__(
@@ -40,17 +40,11 @@ class KvTransaction:
         observer: Observer | None = None,
         has_prefix_cache: bool = True,
     ) -> None:
+        super().__init__(num_blocks, PrefixIndex(hasher), gate, observer)
         self.block_size = block_size
-        self.pool = BlockPool(num_blocks)
-        self.index = PrefixIndex(hasher)
         self.cache_generation = 0
-        self._gate = gate
-        self._observe = observer
         self._has_prefix_cache = has_prefix_cache
         self._in_flight: deque[Record] = deque()
-        self._unsettled: dict[int, Fence] = {}
-        self._pending_fills: dict[int, None] = {}  # blocks that became empty and still hold old content
-        self._pins: dict[int, int] = {}
         self.on_published: Callable[[BlockTable, int, int], None] | None = None  # blocks first .. last - 1 of a table
 
     # ---- looking ----------------------------------------------------------------------------------------------------
@@ -86,29 +80,8 @@ class KvTransaction:
         return keys[number]
 
     @property
-    def num_free(self) -> int:
-        return self.pool.num_free
-
-    @property
-    def num_quarantined(self) -> int:
-        return len(self.pool.quarantine)
-
-    @property
-    def pinned(self) -> tuple[int, ...]:
-        return tuple([block for block, count in self._pins.items() for _ in range(count)]) if self._pins else ()
-
-    @property
-    def num_pinned(self) -> int:
-        """Blocks that some transfer holds."""
-        return len(self._pins)
-
-    @property
     def plans_in_flight(self) -> tuple[int, ...]:
         return tuple([record.plan.plan_id for record in self._in_flight if record.is_launched])
-
-    @property
-    def unsettled(self) -> tuple[int, ...]:
-        return tuple(self._unsettled)
 
     def reservations(self) -> dict[int, tuple[int, ...]]:
         """For each plan in flight the blocks that it holds and no table owns yet (KV-2)."""
@@ -385,7 +358,7 @@ class KvTransaction:
             # What plans before this one have published since stays published.
             del table.entries[max(change.num_entries_before, table.num_owned) :]
 
-    # ---- release, fork, pins ----------------------------------------------------------------------------------------
+    # ---- release, fork ----------------------------------------------------------------------------------------------
 
     def release(self, table: BlockTable, row: RowId | None = None) -> None:
         """The holder lets go of everything, tail first, behind the last launched plan that uses it.
@@ -401,55 +374,6 @@ class KvTransaction:
         for block in reversed(table.blocks):
             fence = self._let_go(block, fence)
 
-    def _let_go(self, block: int, fence: int) -> int:
-        """One holder fewer. Returns the plan that the block waits for, at least `fence`."""
-        pool = self.pool
-        last_use = pool.last_use[block]
-        if last_use > fence:
-            fence = last_use
-        else:
-            pool.last_use[block] = fence
-        pool.ref_counts[block] -= 1
-        if pool.ref_counts[block] == 0:
-            if fence in self._unsettled:
-                pool.quarantine[block] = fence
-                if self._observe is not None:
-                    self._observe(event_of((_QUARANTINED, None, fence, (block,), 0, "")))
-            else:
-                self._free(block)
-        return fence
-
-    def _free(self, block: int) -> None:
-        pool = self.pool
-        if block in self.index.entry_of:
-            pool.push_back(block)
-        else:
-            pool.push_front(block)
-            self._pending_fills[block] = None
-        if self._observe is not None:
-            self._observe(event_of((_FREED, None, None, (block,), 0, "")))
-
-    def settle(self) -> None:
-        """Passes fences, oldest first, and frees what waited for them."""
-        unsettled = self._unsettled
-        settled = False
-        while unsettled:
-            plan_id = next(iter(unsettled))
-            if not unsettled[plan_id].has_passed():
-                break
-            del unsettled[plan_id]
-            settled = True
-            if self._observe is not None:
-                self._observe(event_of((_SETTLED, None, plan_id, (), 0, "")))
-        if not settled:
-            return
-        quarantine = self.pool.quarantine
-        if quarantine:
-            oldest = next(iter(unsettled), None)
-            for block in [each for each, fence in quarantine.items() if oldest is None or fence < oldest]:
-                del quarantine[block]
-                self._free(block)
-
     def fork(self, parent: BlockTable, child: BlockTable) -> None:
         """`child` (empty) shares every block of `parent`, a partly filled one included. No plan in flight may use it."""
         if any(table is parent for record in self._in_flight for table in record.tables):
@@ -461,53 +385,6 @@ class KvTransaction:
         child.num_owned = parent.num_owned
         child.last_plan = parent.last_plan
         child.cache_generation = parent.cache_generation
-
-    def pin(self, blocks: Items[int]) -> None:
-        """A transfer holds the blocks, whatever their state: a cached one leaves the free queue, content and all."""
-        pool = self.pool
-        for block in blocks:
-            if pool.is_free[block]:
-                pool.unlink(block)
-            pool.quarantine.pop(block, None)
-            pool.ref_counts[block] += 1
-            self._pins[block] = self._pins.get(block, 0) + 1
-        self._tell(Event(EventKind.PINNED, blocks=tuple(blocks)))
-
-    def unpin(self, blocks: Items[int]) -> None:
-        """The transfer has let go, tail first."""
-        fence = 0
-        for block in reversed(blocks):
-            if block not in self._pins:
-                raise ProtocolError(f"block {block} is not pinned; pins and unpins come in pairs")
-            self._pins[block] -= 1
-            if not self._pins[block]:
-                del self._pins[block]
-            fence = self._let_go(block, fence)
-        self._tell(Event(EventKind.UNPINNED, blocks=tuple(blocks)))
-
-    def claim(self, count: int) -> tuple[tuple[int, ...], int] | None:
-        """For a transfer to write: `count` blocks from the free queue, pinned, and how many of them were cached. All or
-        nothing: None, and nothing has changed, if there are too few or one is refused."""
-        pool, index, gate = self.pool, self.index, self._gate
-        if count > pool.num_free or (gate is not None and not all(gate.admit() for _ in range(count))):
-            return None
-        blocks: list[int] = []
-        evicted: list[int] = []
-        for _ in range(count):
-            block = pool.first_free()
-            assert block is not None  # there are enough
-            pool.unlink(block)
-            pool.ref_counts[block] = self._pins[block] = 1
-            self._pending_fills.pop(block, None)  # it is written whole, or comes back empty
-            if block in index.entry_of:
-                index.forget(block)
-                evicted.append(block)
-            blocks.append(block)
-        claimed = tuple(blocks)
-        self._tell(Event(EventKind.CLAIMED, blocks=claimed))
-        if evicted:
-            self._tell(Event(EventKind.EVICTED, blocks=tuple(evicted)))
-        return claimed, len(evicted)
 
     def publish_pinned(self, table: BlockTable, first: int, blocks: tuple[int, ...], row: RowId) -> bool:
         """Pinned blocks hold the content of an empty table's choice from its block `first` on, and are found from now on. What
@@ -545,17 +422,9 @@ class KvTransaction:
 
     def restart(self) -> None:
         """Pool, index and fences start anew; every table is void."""
-        self.pool = BlockPool(self.pool.num_blocks)
-        self.index.clear()
+        super().restart()
         self.cache_generation += 1
         self._in_flight.clear()
-        self._unsettled.clear()
-        self._pins.clear()
-        self._pending_fills = dict.fromkeys(range(1, self.pool.num_blocks + 1))
-
-    def _tell(self, event: Event) -> None:
-        if self._observe is not None:
-            self._observe(event)
 
 
 def _append_slots(slots: list[int], blocks: tuple[int, ...], size: int, start: int, end: int) -> None:
