@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from chaos.connector_traffic import PATIENCE_S
-from engine_under_test.distributed.connector import Connector, ConnectorConfig
+from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.protocol import State
 from engine_under_test.distributed.tcp import TcpConfig, TcpTransport
+from engine_under_test.distributed.transfers import ConnectorConfig
 from engine_under_test.seams import Clock
 from properties.invariants.predicate import violation
 from properties.invariants.transfers import TransferMoment, first_violation

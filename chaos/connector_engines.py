@@ -31,9 +31,10 @@ from engine_under_test.adapters.ours import AssayTarget
 from engine_under_test.book import Book
 from engine_under_test.caps import LinkFault
 from engine_under_test.config import EngineConfig
-from engine_under_test.distributed.connector import Connector, KvPages, LoadAnswer
+from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.content import content_key
 from engine_under_test.distributed.protocol import Machine, State
+from engine_under_test.distributed.transfers import KvPages, LoadAnswer
 from engine_under_test.execution.runner import Mover
 from engine_under_test.execution.schedule import Chance, Priorities
 from engine_under_test.kv.prefix_index import blake2b_16

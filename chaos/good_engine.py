@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final
 
-from engine_under_test.distributed.connector import Connector, ConnectorConfig
+from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.protocol import State
 from engine_under_test.distributed.tcp import TcpConfig, TcpTransport
+from engine_under_test.distributed.transfers import ConnectorConfig
 from engine_under_test.seams import Clock
 
 TOKEN: Final = b"a token for these tests"

@@ -20,9 +20,10 @@ from chaos.connector_traffic import PATIENCE_S
 from chaos.faults import TOXICS, ConnectionFault, Fault, FaultPlan, draw_connection_plan
 from chaos.nemesis import CONNECTION_NEMESES
 from chaos.proxies import Proxies
-from engine_under_test.distributed.connector import Connector, Transfer
+from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.protocol import Machine
 from engine_under_test.distributed.tcp import TcpTransport
+from engine_under_test.distributed.transfers import Transfer
 from properties.invariants.catalogue import CATALOGUE
 from properties.kv_world import HandClock
 from properties.suite import Profile, SuiteContext

@@ -89,7 +89,7 @@ def test_a_group_that_stays_down_is_given_up_in_time(monkeypatch: pytest.MonkeyP
 
 
 def test_answers_that_nobody_compares_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine_under_test.distributed.ranks._disagreement", lambda _launch: None)
+    monkeypatch.setattr("engine_under_test.distributed.rank_launch.RankLaunch.disagreement", lambda _launch: None)
     case = next(each for each in cases() if each.turns and each.turns[0].column == "tokens")
     run = run_case(case)
     assert run.violation is not None

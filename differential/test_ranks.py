@@ -16,8 +16,9 @@ from differential.running import Ran, run
 from differential.setting import ModelSpec, Setting, World, weights_of
 from engine_under_test.config import EngineConfig
 from engine_under_test.distributed.rank_config import FingerprintModel, RandomLlama, RankConfig
+from engine_under_test.distributed.rank_launch import RankLaunch
 from engine_under_test.distributed.rank_processes import Processes
-from engine_under_test.distributed.ranks import RankLaunch, Ranks
+from engine_under_test.distributed.ranks import Ranks
 from engine_under_test.engine import Engine
 from engine_under_test.errors import ConfigError, RankLost
 from engine_under_test.execution.adapter_slots import AdapterLibrary

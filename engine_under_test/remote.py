@@ -16,8 +16,9 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine_under_test.distributed.connector import Connector, KvPages, LoadAnswer, RemoteHit
+from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.content import content_key
+from engine_under_test.distributed.transfers import KvPages, LoadAnswer, RemoteHit
 from engine_under_test.errors import RunnerError
 from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.runner import Move, Mover

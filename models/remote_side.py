@@ -11,9 +11,10 @@ from typing import Final
 from engine_under_test.book import Book
 from engine_under_test.caps import LinkFault
 from engine_under_test.distributed import messages as m
-from engine_under_test.distributed.connector import Connector, KvPages
+from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.store_pool import StorePool
 from engine_under_test.distributed.store_session import StoreShelf
+from engine_under_test.distributed.transfers import KvPages
 from engine_under_test.events import Event
 from engine_under_test.execution.runner import Mover
 from engine_under_test.kv.transaction import KvTransaction

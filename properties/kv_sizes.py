@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from engine_under_test.distributed.connector import ConnectorConfig
 from engine_under_test.distributed.store_pool import StoredBlock
 from engine_under_test.distributed.store_session import StoreLimits
+from engine_under_test.distributed.transfers import ConnectorConfig
 
 
 def engine_end(block_bytes: int, **changes: Any) -> ConnectorConfig:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from engine_under_test.distributed import messages as m
-from engine_under_test.distributed.connector import Connector, Transfer
+from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.store_pool import StorePool
 from engine_under_test.distributed.store_session import _HANDLERS, StoreSession, StoreTransfer
+from engine_under_test.distributed.transfers import Transfer
 from properties.kv_walk import KvOp, apply, draw, run, shrink, warm_up
 from properties.kv_world import KvWorld
 

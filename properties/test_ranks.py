@@ -22,10 +22,11 @@ from engine_under_test import (
     SamplingParams,
 )
 from engine_under_test.distributed.rank_config import FingerprintModel, LlamaFile, Patience, RankConfig
+from engine_under_test.distributed.rank_launch import RankLaunch
 from engine_under_test.distributed.rank_link import Link
 from engine_under_test.distributed.rank_processes import Processes
 from engine_under_test.distributed.rank_vitals import Vitals
-from engine_under_test.distributed.ranks import RankLaunch, Ranks
+from engine_under_test.distributed.ranks import Ranks
 from engine_under_test.drafting import Drafting
 from engine_under_test.errors import ConfigError, RankLost, RunnerError
 from engine_under_test.events import RankEvent, RankEventKind

@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "ours",
         "",
         _RANKS,
-        "            if found := _disagreement(launch):\n                self._break(*found)\n                return\n",
+        "            if found := launch.disagreement():\n                self._break(*found)\n                return\n",
         "",
         "The answer of the first rank is taken, whatever the others say.",
         _PLAYED,

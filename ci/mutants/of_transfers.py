@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "transfer-gap-counted-as-whole",
         "sgl-pd-aborted-prefill-garbage",
         "https://github.com/sgl-project/sglang/issues/30233",
-        _CONNECTOR,
+        "engine_under_test/distributed/transfers.py",
         "        return next(index for index in range(len(self.blocks) + 1) if index not in self.arrived)\n",
         "        return len(self.arrived)\n",
         "A partial transfer is handed over by the number of blocks that came, whichever they are.",

@@ -1,7 +1,7 @@
 """The driver's end of a group of ranks: one runner to the engine, N processes behind it.
 
-Owns which plans are out, who has acknowledged what, and when a rank counts as lost. Never: a process (`rank_processes.py`), or
-what becomes of the requests (`rank_supervisor.py`). A plan goes
+Owns which plans are out and when a rank counts as lost. Never: what the ranks answered to a plan (`rank_launch.py`), a process
+(`rank_processes.py`), or what becomes of the requests (`rank_supervisor.py`). A plan goes
 
     driver   Step(generation, sequence) to every rank, without waiting for any of them
     ranks    execute in order, summing up with each other; each answers Executed(sequence, what it executed)
@@ -17,13 +17,10 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Callable
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from engine_under_test.distributed.rank_config import FingerprintModel, RankConfig
+from engine_under_test.distributed.rank_launch import RankLaunch
 from engine_under_test.distributed.rank_messages import Beat, Crashed, Executed, Joined, Meet, Start, Step, Waiting
 from engine_under_test.distributed.rank_processes import Launcher, Processes, RankProcess
 from engine_under_test.distributed.rank_vitals import Vitals
@@ -31,7 +28,7 @@ from engine_under_test.errors import AssayError, ConfigError, ProtocolError, Ran
 from engine_under_test.events import RankEvent, RankEventKind
 from engine_under_test.execution.adapter_rows import weights_to_load
 from engine_under_test.seams import Clock
-from engine_under_test.types import Plan, Reservation, StepResult
+from engine_under_test.types import Plan, Reservation
 
 if TYPE_CHECKING:
     from engine_under_test.execution.adapter_slots import AdapterLibrary
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
 _END_S = 5.0  # how long a killed process may take to go
 _CAUSE_S = 1.0  # how long a failed collective waits for the rank that caused it to be seen dead
 _LOOK_AGAIN_S = 0.01
-_COMPARED = ("plan_generation", "tokens", "told", "error", "to_blame", "collectives")  # of the answers to a plan
 
 Tell = Callable[[RankEvent], None]
 
@@ -49,80 +45,6 @@ class MonotonicClock:
 
     def now(self) -> float:
         return time.monotonic()
-
-
-class RankLaunch:
-    """One plan that was sent to all ranks."""
-
-    def __init__(self, group: Ranks, plan: Plan, sequence: int, now: float) -> None:
-        self._group = group
-        self.plan = plan
-        self.sequence = sequence
-        self.sent_s = now
-        self.answers: dict[int, Executed] = {}
-        self._error: AssayError | None = None
-        self._result: StepResult | None = None
-
-    @property
-    def plan_id(self) -> int:
-        return self.plan.plan_id
-
-    @property
-    def fence(self) -> RankLaunch:
-        """See `runner.Launch`."""
-        return self
-
-    def has_passed(self) -> bool:
-        """Every rank has answered, or none is left."""
-        self._group.look()
-        return self.is_over
-
-    @property
-    def is_over(self) -> bool:
-        return self._result is not None or self._error is not None
-
-    def result(self) -> StepResult:
-        """See `runner.Launch`. Raises RankLost if the group broke."""
-        while not self.is_over:
-            self._group.wait()
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None  # or it would not be over
-        return self._result
-
-    def succeed(self) -> None:
-        answer = self.answers[0]
-        if answer.error:
-            self._error = RunnerError(f"all ranks: {answer.error}", answer.to_blame)
-        else:
-            self._result = StepResult(answer.plan_id, answer.plan_generation, answer.rows, answer.tokens, *answer.told)
-
-    def fail(self, error: AssayError) -> None:
-        self._error = error
-        if isinstance(error, RankLost):
-            error.rows[self.plan_id] = self.plan.num_rows
-
-    @property
-    def cells(self) -> npt.NDArray[np.uint64]:
-        """[n, 2] as `FingerprintLaunch.cells`: the ranks' parts put together. Only with `RankConfig.shows_evidence`."""
-        self.result()
-        parts = [np.frombuffer(answer.cells, np.uint64) for answer in self.answers.values()]
-        whole: npt.NDArray[np.uint64] = np.sum(parts, axis=0, dtype=np.uint64)
-        return whole.reshape(-1, 2)
-
-    @property
-    def row_ends(self) -> tuple[int, ...]:
-        """The end of each row in `cells`."""
-        self.result()
-        return self.answers[0].row_ends
-
-    def logits_of(self, rank: int) -> npt.NDArray[np.float32]:
-        """[rows that sample, vocabulary] as this rank computed them. Only with `RankConfig.shows_evidence`."""
-        self.result()
-        found = self.answers[rank].logits
-        if found is None:
-            raise ProtocolError("ranks answer with logits when they are asked to show evidence and have a language model")
-        return np.frombuffer(found[1], np.float32).reshape(found[0])
 
 
 class Ranks:
@@ -347,7 +269,7 @@ class Ranks:
         self._progress_s = now
         launch.answers[rank] = answer
         if len(launch.answers) == self.config.world_size:
-            if found := _disagreement(launch):
+            if found := launch.disagreement():
                 self._break(*found)
                 return
             del self._out[answer.sequence]
@@ -454,22 +376,3 @@ def _require_adapters(config: RankConfig, library: AdapterLibrary | None) -> Non
             f"ranks must have room for every adapter of the library, found max_adapter_rank {most} for a library of up to "
             f"{library.max_rank}; raise it"
         )
-
-
-def _disagreement(launch: RankLaunch) -> tuple[int, str] | None:
-    """The first rank whose account of a step is not the plan's, or not that of most ranks, with both."""
-    answers, rows = launch.answers, launch.plan.row_ids()
-    for rank, answer in sorted(answers.items()):
-        if answer.plan_id != launch.plan_id or answer.rows != rows:
-            return rank, f"executed plan {answer.plan_id} with rows {answer.rows} where plan {launch.plan_id} was sent"
-    accounts = [tuple(getattr(answers[rank], name) for name in _COMPARED) for rank in range(len(answers))]
-    if all(each == accounts[0] for each in accounts):
-        return None
-    usual = max(range(len(accounts)), key=lambda rank: accounts.count(accounts[rank]))  # of as many on either side, rank 0's
-    rank = next(rank for rank, each in enumerate(accounts) if each != accounts[usual])
-    name, one, two = next(
-        (name, one, two) for name, one, two in zip(_COMPARED, accounts[usual], accounts[rank], strict=True) if one != two
-    )
-    if isinstance(one, tuple) and isinstance(two, tuple):
-        one, two = next(pair for pair in zip_longest(one, two) if pair[0] != pair[1])
-    return rank, f"disagrees with rank {usual} in {name} of plan {launch.plan_id}: {two!r}, not {one!r}"
