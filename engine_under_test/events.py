@@ -75,7 +75,8 @@ class RaceKind(StrEnum):
 
 class Race(NamedTuple):
     """Two accesses of one page, at least one of them a write, with no order between them: neither one stream, nor a wait,
-    nor an end that the host saw. ``first`` was submitted (or done by the host) before ``second``."""
+    nor an end that the host saw. ``first`` was submitted (or done by the host) before ``second``; the causes say what the host
+    was about then, as it was told to the device."""
 
     kind: RaceKind
     buffer: str
@@ -84,6 +85,8 @@ class Race(NamedTuple):
     first_thread: str  # a stream, or "host"
     second: str
     second_thread: str
+    first_cause: str = ""
+    second_cause: str = ""
 
 
 class Misdeclared(NamedTuple):

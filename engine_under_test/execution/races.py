@@ -32,6 +32,7 @@ class _Access:
     thread: int
     count: int
     name: str
+    cause: str
 
 
 class _Touched:
@@ -47,7 +48,8 @@ class _Touched:
 class RaceDetector:
     """Told of every submission, every host access and every fence that the host saw pass, in the order of the host's calls.
 
-    ``races``: each one found since somebody took them. ``num_accesses``: pages looked at so far.
+    ``races``: each one found since somebody took them. ``num_accesses``: pages looked at so far. ``cause``: what the host is
+    about, for whoever reads of a race.
     """
 
     def __init__(self) -> None:
@@ -55,6 +57,7 @@ class RaceDetector:
         self._pages: defaultdict[Page, _Touched] = defaultdict(_Touched)
         self._races: list[Race] = []
         self.num_accesses = 0
+        self.cause = ""
 
     def submitted(self, stream: Stream, op: DeviceOp, after: Iterable[Clock]) -> Clock:
         """An operation joins a stream, behind what the `after` clocks stand for. The clock of whoever waits for it."""
@@ -88,7 +91,7 @@ class RaceDetector:
 
     def _touch(self, thread: int, clock: Clock, name: str, reads: Iterable[Page], writes: Iterable[Page]) -> None:
         pages = self._pages
-        now = _Access(thread, clock[thread], name)
+        now = _Access(thread, clock[thread], name, self.cause)
         for page in reads:
             self.num_accesses += 1
             touched = pages[page]
@@ -110,9 +113,8 @@ class RaceDetector:
                 touched.reads = {}
 
     def _found(self, kind: RaceKind, page: Page, first: _Access, second: _Access) -> None:
-        self._races.append(
-            Race(kind, page.buffer, page.unit, first.name, _THREADS[first.thread], second.name, _THREADS[second.thread])
-        )
+        one, other = _THREADS[first.thread], _THREADS[second.thread]
+        self._races.append(Race(kind, page.buffer, page.unit, first.name, one, second.name, other, first.cause, second.cause))
 
 
 def join(clocks: Sequence[Clock]) -> Clock:

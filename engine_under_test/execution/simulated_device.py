@@ -158,7 +158,7 @@ class SimulatedDevice:
 
     def begin(self, cause: str) -> None:
         """From now on the host does this; operations are counted anew."""
-        self._cause = cause
+        self._cause = self.races.cause = cause
         self._kth = {}
 
     def turn(self, host_waits: bool = False) -> None:

@@ -10,6 +10,7 @@ from properties.moment import Moment
 from properties.verdict import Violation
 
 KV: Final = "kv"  # the buffer whose pages are blocks
+HOST: Final = "host"  # as `Race` names it
 
 
 def buffers_keep_still_while_they_are_read(moment: Moment) -> Violation | None:
@@ -60,13 +61,28 @@ def _first(identifier: str, moment: Moment, kind: RaceKind, is_kv: bool | None =
     for race in moment.races or ():
         if race.kind is kind and (is_kv is None or is_kv is (race.buffer == KV)):
             found = f"{race.second} on {race.second_thread} and {race.first} on {race.first_thread}, in any order: {kind.value}"
-            return violation(identifier, _page(race.buffer, str(race.unit)), found, "one after the other", _missing_edge(race))
+            facts = (*_submissions(race), _missing_edge(race))
+            return violation(identifier, _page(race.buffer, str(race.unit)), found, "one after the other", *facts)
     return None
+
+
+def _submissions(race: Race) -> tuple[str, ...]:
+    """Where in the story the two come from, if that is known: operations are counted from 1 there."""
+    accesses = ((race.first, race.first_thread, race.first_cause), (race.second, race.second_thread, race.second_cause))
+    known = [(name, thread, int(cause) + 1) for name, thread, cause in accesses if cause.isdecimal()]
+    return tuple(
+        [
+            f"the host touches it in operation {number}"
+            if thread == HOST
+            else f"{name} is put on {thread} by operation {number}"
+            for name, thread, number in known
+        ]
+    )
 
 
 def _missing_edge(race: Race) -> str:
     """What would have ordered them."""
-    if race.second_thread == "host":
+    if race.second_thread == HOST:
         return f"missing: the host sees {race.first} end before it writes"
     return f"missing: {race.second} waits for {race.first}, or the host sees the latter end before it submits the former"
 
