@@ -70,13 +70,12 @@ def _submissions(race: Race) -> tuple[str, ...]:
     """Where in the story the two come from, if that is known: operations are counted from 1 there."""
     accesses = ((race.first, race.first_thread, race.first_cause), (race.second, race.second_thread, race.second_cause))
     known = [(name, thread, int(cause) + 1) for name, thread, cause in accesses if cause.isdecimal()]
-    return tuple(
-        [
-            f"the host touches it in operation {number}"
-            if thread == HOST
-            else f"{name} is put on {thread} by operation {number}"
-            for name, thread, number in known
-        ]
+    return tuple([_submission(*each) for each in known])
+
+
+def _submission(name: str, thread: str, number: int) -> str:
+    return (
+        f"the host touches it in operation {number}" if thread == HOST else f"{name} is put on {thread} by operation {number}"
     )
 
 
