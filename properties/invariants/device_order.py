@@ -61,7 +61,7 @@ def _first(identifier: str, moment: Moment, kind: RaceKind, is_kv: bool | None =
     for race in moment.races or ():
         if race.kind is kind and (is_kv is None or is_kv is (race.buffer == KV)):
             found = f"{race.second} on {race.second_thread} and {race.first} on {race.first_thread}, in any order: {kind.value}"
-            facts = (*_submissions(race), _missing_edge(race))
+            facts = (_missing_edge(race), *_submissions(race))
             return violation(identifier, _page(race.buffer, str(race.unit)), found, "one after the other", *facts)
     return None
 
