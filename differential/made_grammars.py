@@ -1,6 +1,9 @@
 """Grammars made at random, each with what it means: regular expressions, JSON schemas and choices, for whoever compares masks.
 
-Owns the making. The meaning is put together beside the text, never read from it. Never: a judgement (`structured.py`).
+Some come as relatives: they share a first source, a beginning, an end, or all of their text but for the kind, and mean
+different things; others share these and can not be used at all.
+
+Owns the making. The meaning is put together beside the text, never read from it. Never: a judgement (`grammar_masks.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +31,54 @@ def made(chance: random.Random) -> GrammarCase:
     return make(chance)
 
 
+def related(chance: random.Random) -> tuple[tuple[GrammarCase, ...], GrammarSpec]:
+    """Two grammars that have much in common, and one that shares the first source of the first and must be refused."""
+    make = chance.choice((_of_one_first_word, _of_one_text, _of_one_beginning))
+    both = make(chance)
+    spec = both[0].spec
+    wrong = "" if spec.kind is GrammarKind.CHOICE else spec.sources[0]
+    return tuple(chance.sample(both, 2)), GrammarSpec(spec.kind, (*spec.sources, wrong))
+
+
+def _of_one_first_word(chance: random.Random) -> tuple[GrammarCase, ...]:
+    """Choices that begin with the same one, or that are the same letters, cut into words elsewhere."""
+    first, second, third = [_word(chance) for _ in range(3)]
+    others = ((first, third), (first,), (first + second,), (first + second[:-1], second[-1]))
+    return _of_words((first, second)), _of_words(chance.choice(others))
+
+
+def _of_one_text(chance: random.Random) -> tuple[GrammarCase, ...]:
+    """One text as an expression or a schema, and as the one choice that there is; no vocabulary spells all of such schemas."""
+    if chance.random() < 0.3:
+        case = _schema(chance)
+        return case, _of_words(case.spec.sources)
+    word, letters = "".join(chance.choices(_LETTERS, k=chance.randint(1, 4))), "".join(chance.sample(_LETTERS, 3))
+    source = f"{word}[{letters}]"
+    return GrammarCase(GrammarSpec(GrammarKind.REGEX, (source,)), then(text(word), one_of(letters))), _of_words((source,))
+
+
+def _of_one_beginning(chance: random.Random) -> tuple[GrammarCase, ...]:
+    """Expressions or schemas that are alike for long, at the beginning or at the end."""
+    if chance.random() < 0.5:
+        word = "".join(chance.choices(_LETTERS, k=chance.choice((20, 70))))
+        parts = [_piece(chance, 2) for _ in range(2)]
+        if chance.random() < 0.5:
+            cases = [(f"{word}|{source}", either(text(word), language)) for source, language in parts]
+        else:
+            cases = [(f"{source}|{word}", either(language, text(word))) for source, language in parts]
+        return tuple(GrammarCase(GrammarSpec(GrammarKind.REGEX, (source,)), language) for source, language in cases)
+    told = {"description": "x" * chance.choice((20, 300))}
+    is_first, found = chance.random() < 0.5, []
+    for schema, language in [_value(chance, 2) for _ in range(2)]:
+        written = json.dumps({**told, **schema} if is_first else {**schema, **told})
+        found.append(GrammarCase(GrammarSpec(GrammarKind.JSON_SCHEMA, (written,)), language))
+    return tuple(found)
+
+
+def _of_words(words: Sequence[str]) -> GrammarCase:
+    return GrammarCase(GrammarSpec(GrammarKind.CHOICE, tuple(words)), either(*map(text, words)))
+
+
 def misfit(spec: GrammarSpec, spoken: bytes) -> str | None:
     """What Python's own libraries say against a complete text: `re` and `jsonschema`, neither of which the engine knows."""
     try:
@@ -49,8 +100,11 @@ def misfit(spec: GrammarSpec, spoken: bytes) -> str | None:
 
 
 def _choices(chance: random.Random) -> GrammarCase:
-    words = [chance.choice(_WORDS) + "".join(chance.choices(_LETTERS + _SIGNS, k=chance.randint(1, 4))) for _ in range(3)]
-    return GrammarCase(GrammarSpec(GrammarKind.CHOICE, tuple(words)), either(*map(text, words)))
+    return _of_words([_word(chance) for _ in range(3)])
+
+
+def _word(chance: random.Random) -> str:
+    return chance.choice(_WORDS) + "".join(chance.choices(_LETTERS + _SIGNS, k=chance.randint(1, 4)))
 
 
 def _expression(chance: random.Random) -> GrammarCase:

@@ -4,8 +4,8 @@ of its texts, a complete one is one of them, and each token is the one that an i
 Owns what is judged, how much of it, and the floors. The law knows no library: what a grammar means was put together by hand
 beside it (`properties.grammar_cases`, `properties.languages`), and the draw is that of `models.law_of_filters`; of a complete
 text `re` and `jsonschema` are asked too. Three times: requests served by an engine in every way of `structured_world.WAYS`;
-rows straight through both samplers and the law that drafts are verified by; and masks of grammars made at random. A request
-whose other steps leave nothing that its grammar allows ends with an error, exactly there.
+rows straight through both samplers and the law that drafts are verified by; and masks by themselves (`grammar_masks`). A
+request whose other steps leave nothing that its grammar allows ends with an error, exactly there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from differential.made_grammars import made, misfit
+from differential.grammar_masks import Masks
+from differential.made_grammars import misfit
 from differential.said import Said
 from differential.structured_world import WAYS, Floats, Way, laws_of, logits_behind, requests, serve
 from differential.threads import one_thread
@@ -40,8 +41,8 @@ SUITE_ID = "structured-output"
 ROUNDS = {Profile.QUICK: 1, Profile.PR: 3, Profile.NIGHTLY: 40}
 _BATCHES = {Profile.QUICK: 4, Profile.PR: 40, Profile.NIGHTLY: 600}  # of rows straight through the samplers
 _ROWS = 12
-_MADE = {Profile.QUICK: 15, Profile.PR: 200, Profile.NIGHTLY: 3_000}  # grammars at random, masks compared
-_MADE_OUTPUTS, _MADE_TOKENS = 3, 12  # of each, so many outputs of at most so many tokens
+_MADE = {Profile.QUICK: 15, Profile.PR: 140, Profile.NIGHTLY: 3_000}  # grammars at random, masks compared
+_WIDE = {Profile.QUICK: 1, Profile.PR: 1, Profile.NIGHTLY: 40}  # times that characters, keywords and sizes are asked about
 _STATES = 7  # of outputs: so that the state of most is found, and of many is not
 FLOORS: Mapping[str, int] = {  # of each round
     "complete outputs": 80,
@@ -51,6 +52,15 @@ FLOORS: Mapping[str, int] = {  # of each round
     "tokens that the grammar decided about": 400,
     "ends that the grammar put off": 30,
     "texts of made grammars": 5,
+}
+FLOORS_WIDE: Mapping[str, int] = {  # of each time
+    "grammars with relatives": 2,
+    "masks that tell cases apart": 12,
+    "masks that allow other scripts": 30,
+    "masks that forbid other scripts": 30,
+    "near misses held back": 100,
+    "values let through": 60,
+    "sizes about the limit": 3,
 }
 
 
@@ -63,19 +73,17 @@ def check_structured(context: SuiteContext) -> CheckResult:
             failure = judge.run(context)
     finally:
         grammars.close()
-    rounds = ROUNDS[context.profile]
-    short = [
-        f"{name} {judge.reached[name]} of {rounds * least}"
-        for name, least in FLOORS.items()
-        if judge.reached[name] < rounds * least
-    ]
+        judge.masks.close()
+    floors = {name: least * ROUNDS[context.profile] for name, least in FLOORS.items()}
+    floors |= {name: least * _WIDE[context.profile] for name, least in FLOORS_WIDE.items()}
+    short = [f"{name} {judge.reached[name]} of {least}" for name, least in floors.items() if judge.reached[name] < least]
     missed = () if failure else (*short, *judge.missed)
     return CheckResult(
         SUITE_ID,
         verdict_of(failure, missed),
         examples=judge.reached["rounds"],
         ops=judge.reached["tokens"],
-        reached={name: judge.reached[name] for name in (*FLOORS, *judge.of_ways)},
+        reached={name: judge.reached[name] for name in (*floors, *judge.of_ways)},
         missed=missed,
         invariants=dict(judge.asked),
         failures=(failure,) if failure else (),
@@ -93,12 +101,17 @@ class _Judge:
         self.of_ways: Counter[str] = Counter()
         self.asked: Counter[str] = Counter()
         self.missed: list[str] = []
+        self.masks = Masks(grammars, self.reached, self.asked)
 
     def run(self, context: SuiteContext) -> Failure | None:
-        """Rounds, then batches of rows."""
+        """Masks of the wide vocabulary, rounds, batches of rows, masks of grammars at random."""
         rounds, batches = ROUNDS[context.profile], _BATCHES[context.profile]
         again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}
         name = f"{SUITE_ID}#{context.seed:#x}"
+        for number in range(_WIDE[context.profile]):
+            found = self.masks.wide(random.Random(f"wide {context.seed} {number}"))
+            if found is not None:
+                return Failure(found, name, again)
         for number in range(rounds):
             seed = (context.seed + number) % 2**63
             found = self._round(seed, context.shrink_s)
@@ -111,10 +124,9 @@ class _Judge:
             if found is not None:
                 return Failure(found, name, again)
         for number in range(_MADE[context.profile]):
-            found = self._masks(random.Random(f"made {context.seed} {number}"))
+            found = self.masks.made(random.Random(f"made {context.seed} {number}"))
             if found is not None:
                 return Failure(found, name, again)
-            self.reached["grammars made"] += 1
         return None
 
     def _round(self, seed: int, shrink_s: float) -> Violation | None:
@@ -276,34 +288,6 @@ class _Judge:
             if not (due <= some <= set(left.tokens.tolist()) and abs(found.sum() - 1) < 1e-9):
                 what = "a row of the law that drafts are verified by"
                 return _violation("ST-2", "sampler", what, f"tokens {sorted(some)}", f"tokens {sorted(due)}", each)
-        return None
-
-    # Grammars at random
-
-    def _masks(self, chance: random.Random) -> Violation | None:
-        """The mask behind some outputs of one grammar, each token chosen among the allowed ones."""
-        case = made(chance)
-        title = f"a {case.spec.kind.value} at random"
-        if (why_not := self._grammars.why_not(case.spec)) is not None:
-            return Violation("RS-2", "grammar", title, why_not, "a grammar that can be used", (str(case.spec),))
-        for _ in range(_MADE_OUTPUTS):
-            output: tuple[int, ...] = ()
-            while len(output) < _MADE_TOKENS and not set(output) & set(STOPS):
-                found = set(np.flatnonzero(self._grammars.allowed(case.spec, output, STOPS)).tolist())
-                due = allowed(case.language, TEXTS, output, STOPS)
-                self.asked["RS-2"] += 1
-                if found != due:
-                    spoken = b"".join([TEXTS[token] for token in output])
-                    facts = (f"{'grammar':<13} {case.spec}", f"{'output':<13} {list(output)}, {spoken!r}")
-                    return Violation("RS-2", "grammar", title, f"tokens {sorted(found)}", f"tokens {sorted(due)}", facts)
-                if not due:
-                    break  # the vocabulary can not spell what must follow
-                output += (chance.choice(sorted(due)),)
-            if set(output) & set(STOPS):
-                wrong = misfit(case.spec, b"".join([TEXTS[token] for token in output[:-1]]))
-                if wrong is not None:
-                    return Violation("RS-2", "grammar", title, wrong, "a text that fits", (str(case.spec),))
-                self.reached["texts of made grammars"] += 1
         return None
 
 

@@ -12,6 +12,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
+import numpy as np
+import numpy.typing as npt
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Language:
@@ -34,6 +37,42 @@ NONE, EMPTY = Language("none"), Language("empty")
 def one_of(characters: str) -> Language:
     """A single one of these characters, all below 0x80."""
     return _made("byte", frozenset(characters.encode("ascii")))
+
+
+def any_of(is_member: npt.NDArray[np.bool_]) -> Language:
+    """A single character of those whose code points are marked, in UTF-8; half surrogates are none."""
+    rows = np.concatenate([is_member, np.zeros((5 << 18) - len(is_member), np.bool_)])
+    rows[0xD800:0xE000] = False
+    ascii_ones = _bytes_of(np.flatnonzero(rows[:0x80]))
+    longer = [_led(rows, lead, 0xC0, 1, 0x80) for lead in range(2, 32)]
+    longer += [_led(rows, lead, 0xE0, 2, 0x800) for lead in range(16)]
+    longer += [_led(rows, lead, 0xF0, 3, 0x10000) for lead in range(5)]
+    return either(ascii_ones, *longer)
+
+
+def _led(rows: npt.NDArray[np.bool_], lead: int, first_byte: int, depth: int, least: int) -> Language:
+    """Characters whose first byte is ``first_byte`` + ``lead``, and behind it ``depth`` others."""
+    block = rows[lead << 6 * depth : (lead + 1) << 6 * depth].copy()
+    block[: max(least - (lead << 6 * depth), 0)] = False
+    return then(_bytes_of(np.array([first_byte + lead])), _tails(block))
+
+
+def _tails(block: npt.NDArray[np.bool_]) -> Language:
+    """The last bytes, of six bits each, of a whole block of code points."""
+    if not block.any():
+        return NONE
+    if block.all():
+        return then(*[_bytes_of(np.arange(0x80, 0xC0))] * (1 if len(block) == 64 else 2 if len(block) == 64**2 else 3))
+    if len(block) == 64:
+        return _bytes_of(np.flatnonzero(block) + 0x80)
+    before: dict[Language, list[int]] = {}
+    for byte, part in enumerate(block.reshape(64, -1)):
+        before.setdefault(_tails(part), []).append(byte + 0x80)
+    return either(*[then(_bytes_of(np.array(found)), tails) for tails, found in before.items()])
+
+
+def _bytes_of(found: npt.NDArray[np.int64]) -> Language:
+    return _made("byte", frozenset(found.tolist())) if len(found) else NONE
 
 
 def text(characters: str) -> Language:

@@ -9,7 +9,20 @@ _NUMPY = "engine_under_test/sampling/sampler.py"
 _TORCH = "engine_under_test/sampling/torch_sampler.py"
 _GRAMMAR = "engine_under_test/sampling/grammar.py"
 _ASKED = "engine_under_test/execution/asked.py"
+_TEXT = "engine_under_test/sampling/grammar_text.py"
 _STRUCTURED = ("structured-output",)
+_LIGHT = ("lightllm 933", "https://github.com/ModelTC/LightLLM/pull/933")
+_WRITTEN = "    return f\"start: %json {_written({**schema, 'x-guidance': _LAYOUT})}\"\n"
+
+
+def _without(keywords: tuple[str, ...]) -> str:
+    """A schema written without these keywords, wherever they stand."""
+    left = f"{{key: of(each) for key, each in value.items() if key not in {keywords!r}}}"
+    return (
+        "    def of(value: Any) -> Any:\n        if isinstance(value, list):\n            return [of(each) for each in value]\n"
+        f"        return {left} if isinstance(value, dict) else value\n\n" + _WRITTEN.replace("**schema", "**of(schema)")
+    )
+
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -115,6 +128,88 @@ MUTANTS: tuple[Mutant, ...] = (
         "        found = self._states.get((spec, output))\n",
         "        found = self._states.get((spec, output)) or self._states.get((spec, output[-1:]))\n",
         "A state is found by the last token of an output, though another output ends in it too.",
+        _STRUCTURED,
+    ),
+    Mutant(
+        "grammar-compiled-once-for-a-first-source",
+        *_LIGHT,
+        _GRAMMAR,
+        "        matcher = self._compiled.get(spec)\n",
+        "        spec = next((each for each in self._compiled if (each.kind, each.sources[0]) == (spec.kind, spec.sources[0])), spec)\n"
+        "        matcher = self._compiled.get(spec)\n",
+        "What was compiled is found by the kind and the first source: other choices behind the same first one get its masks.",
+        _STRUCTURED,
+    ),
+    Mutant(
+        "verdict-once-for-a-first-source",
+        *_LIGHT,
+        _GRAMMAR,
+        "            if spec not in self._verdicts:\n",
+        "            spec = GrammarSpec(spec.kind, spec.sources[:1]) if len(spec.sources) > 1 else spec\n"
+        "            if spec not in self._verdicts:\n",
+        "Whether a grammar can be used is decided by its first source: what must be refused passes the door, and fails in a step.",
+        _STRUCTURED,
+    ),
+    Mutant(
+        "choices-in-any-case",
+        "ours",
+        "",
+        _TEXT,
+        "    return f\"start: /{'|'.join(spelled)}/\"",
+        "    return f\"start: /(?i:{'|'.join(spelled)})/\"",
+        "A choice may be said in other letters than its own: YES for Yes.",
+        _STRUCTURED,
+    ),
+    Mutant(
+        "classes-of-ascii-alone",
+        "llguidance 158",
+        "https://github.com/guidance-ai/llguidance/issues/158",
+        _TEXT,
+        "use_ascii=''",
+        "use_ascii='dw'",
+        "In a regular expression \\\\d and \\\\w are those of ASCII, though they are said to be those of Unicode.",
+        _STRUCTURED,
+    ),
+    Mutant(
+        "keywords-left-out-in-silence",
+        "sglang 40083",
+        "https://github.com/sgl-project/sglang/issues/40083",
+        _TEXT,
+        _WRITTEN,
+        _without(
+            ("uniqueItems", "contains", "not", "if", "then", "else", "dependentRequired", "propertyNames", "maxProperties")
+        ),
+        "Keywords that the library does not know, and one that it does, are taken out of a schema, which is then accepted.",
+        _STRUCTURED,
+    ),
+    Mutant(
+        "multiples-and-open-bounds-left-out",
+        "vllm 12131",
+        "https://github.com/vllm-project/vllm/issues/12131",
+        _TEXT,
+        _WRITTEN,
+        _without(("multipleOf", "exclusiveMinimum", "exclusiveMaximum")),
+        "A schema's numbers need be no multiples, and may reach a bound that they must stay within.",
+        _STRUCTURED,
+    ),
+    Mutant(
+        "size-of-each-source-alone",
+        "llama.cpp 17381",
+        "https://github.com/ggml-org/llama.cpp/pull/17381",
+        _TEXT,
+        "    size = sum(len(source) for source in spec.sources)\n",
+        "    size = max(len(source) for source in spec.sources)\n",
+        "A grammar of any size passes the door, cut into many choices.",
+        _STRUCTURED,
+    ),
+    Mutant(
+        "dead-end-that-fails-the-step",
+        "ours",
+        "",
+        _GRAMMAR,
+        "        if matcher.is_error() and not matcher.get_error().startswith(_NOTHING_FOLLOWS):\n",
+        "        if matcher.is_error():\n",
+        "Where no token of the vocabulary spells what a grammar asks for next, the mask is an exception, not an empty one.",
         _STRUCTURED,
     ),
 )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _MOST_GRAMMARS = 256  # compiled ones that are kept
 _MOST_VERDICTS = 4096
 _OF_LARGE_ONES = ("takes more than", "too large", "too many", "limit")
+_NOTHING_FOLLOWS = "NoExtension"  # what the library says where no token spells what must follow
 _MOST_STATES = 4096  # of outputs of all grammars
 _NEAR = 16  # so many tokens before an output a state of it is looked for: a step adds one, with drafts a few
 
@@ -154,9 +155,10 @@ class CompiledGrammars:
         rest = list(output[known:])
         if matcher.try_consume_tokens(rest) != len(rest):
             return None
-        state = _State(matcher, matcher.compute_bitmask())
-        if matcher.is_error():
+        mask = matcher.compute_bitmask()
+        if matcher.is_error() and not matcher.get_error().startswith(_NOTHING_FOLLOWS):
             raise RunnerError(f"the next token of a {name_of(spec)} takes more work than a step may: {matcher.stop_reason()}")
+        state = _State(matcher, bytes(len(mask)) if matcher.is_error() else mask)
         _remember(self._states, (spec, output), state, self._most_states)
         return state
 
