@@ -20,6 +20,7 @@ from chaos.connector_traffic import PATIENCE_S
 from chaos.faults import TOXICS, ConnectionFault, Fault, FaultPlan, draw_connection_plan
 from chaos.nemesis import CONNECTION_NEMESES
 from chaos.proxies import Proxies
+from engine_under_test.distributed import messages as m
 from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.protocol import Machine
 from engine_under_test.distributed.tcp import TcpTransport
@@ -140,10 +141,10 @@ def _pins_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def _stores_not_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Connector._tell
 
-    def tell(self: Connector, transfer: Transfer, message: object) -> None:
+    def tell(self: Connector, transfer: Transfer, message: m.TransferMessage) -> None:
         if message is transfer.opened and transfer.machine is Machine.STORE_SOURCE and self._connection != 1:
             return
-        said(self, transfer, message)  # type: ignore[arg-type]  # as it came
+        said(self, transfer, message)
 
     monkeypatch.setattr(Connector, "_tell", tell)
 

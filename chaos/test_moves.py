@@ -10,6 +10,7 @@ import pytest
 
 from chaos.memory_suite import run_memory_of_transfers
 from chaos.transfers_in_turn import SPEC, STORIES
+from engine_under_test.distributed import messages as m
 from engine_under_test.distributed.connector import Connector
 from engine_under_test.errors import OutOfMemory
 from engine_under_test.events import Event, EventKind
@@ -94,8 +95,8 @@ def test_the_suite_finds_a_block_that_counts_as_loaded_though_it_had_no_buffer(
 ) -> None:
     taken = Connector._takes
 
-    def takes(self: Connector, block: int, message: object) -> bool:
-        taken(self, block, message)  # type: ignore[arg-type]  # as it came
+    def takes(self: Connector, block: int, message: m.Block) -> bool:
+        taken(self, block, message)
         return True
 
     monkeypatch.setattr(Connector, "_takes", takes)

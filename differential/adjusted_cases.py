@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -140,13 +141,13 @@ def _asking(
         {"frequency_penalty": penalty, "presence_penalty": 0.0},
         {"frequency_penalty": chance.choice((0.0, 1.0)), "presence_penalty": penalty},
     ]
-    chosen: dict[str, object] = {}
+    chosen: dict[str, Any] = {}
     for change in chance.sample(changes, chance.choice((0, 1, 1, 2, 3))):
         chosen.update(change)
     if chance.random() < 0.5 or not chosen:
         count = chance.choice(_COUNTS if vocab_size < 1000 else _COUNTS[:-1])
         chosen.update(logprobs=count, logprobs_mode=chance.choice(tuple(LogprobsMode)))
-    return replace(sampling, **chosen)  # type: ignore[arg-type]  # each of its own type
+    return replace(sampling, **chosen)
 
 
 def _biases(chance: random.Random, likely: list[int]) -> tuple[tuple[int, float], ...]:

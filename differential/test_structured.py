@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,8 +66,8 @@ def test_a_mask_that_is_too_narrow_is_found_though_every_output_is_within_its_gr
 def test_a_mask_behind_the_prompt_and_the_output_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     true = adjustments.adjust
 
-    def with_prompt(row: adjustments.Row, params: SamplingParams, history: History, *more: object) -> None:
-        true(row, params, History(history.prompt, (history.prompt + history.output)[1:]), *more)  # type: ignore[arg-type]  # as handed in
+    def with_prompt(row: adjustments.Row, params: SamplingParams, history: History, *more: Any) -> None:
+        true(row, params, History(history.prompt, (history.prompt + history.output)[1:]), *more)
 
     monkeypatch.setattr(adjustments, "adjust", with_prompt)
     assert violated(checked()) in ("RS-2", "SE-1", "SE-2", "SC-12")

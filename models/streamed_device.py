@@ -155,7 +155,7 @@ class StreamedDevice(Device):
             self._launches[plan_id] = error
         return flight
 
-    def drop(self, flights: list[Flight]) -> None:  # type: ignore[override]  # World hands in lists
+    def drop(self, flights: Iterable[Flight]) -> None:
         """What of them did not run yet never will."""
         waiting = [flight for flight in flights if flight.execution is None]
         lost = {flight.plan_id for flight in waiting}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,11 +25,11 @@ CELLS_TWO = (
 )
 
 
-def token_after(request: Request, choice: int = 0, **sampling: object) -> int:
+def token_after(request: Request, choice: int = 0, **sampling: Any) -> int:
     known = Request(
         request.request_id,
         request.prompt,
-        SamplingParams(**sampling),  # type: ignore[arg-type]  # keywords of one test are of mixed types
+        SamplingParams(**sampling),
         adapter=request.adapter,
         media=request.media,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -163,8 +164,8 @@ class TestRequests:
     def setup_method(self) -> None:
         self.model = RequestModel(CAPS)
 
-    def accept(self, key: Key, **sampling: object) -> None:
-        request = replace(request_of(key), sampling=SamplingParams(**sampling))  # type: ignore[arg-type]  # mixed keywords
+    def accept(self, key: Key, **sampling: Any) -> None:
+        request = replace(request_of(key), sampling=SamplingParams(**sampling))
         self.model.accept(request, key[2])
 
     def test_a_stop_token_ends_and_what_is_behind_it_does_not_count(self) -> None:

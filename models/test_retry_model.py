@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from engine_under_test.types import Plan, Request, SamplingParams
 from models.allocator_model import Key
 from models.retry_model import RetryModel
@@ -13,9 +15,11 @@ A, B, C = (("a", 0, 1), ("b", 0, 1), ("c", 0, 1))
 def plan_of(plan_id: int, *keys: Key) -> Plan:
     zeros, count = (0,) * len(keys), len(keys)
     requests = tuple(Request(key[0], (1,), SamplingParams(max_tokens=9)) for key in keys)
-    rows = {"choices": zeros, "incarnations": (1,) * count, "epochs": zeros, "starts": zeros, "num_pending": zeros}
-    wide = {"num_tokens": (1,) * count, "token_ids": (1,) * count, "samples": (True,) * count, "hit_blocks": ((),) * count}
-    return Plan(plan_id=plan_id, generation=0, requests=requests, **rows, **wide)  # type: ignore[arg-type]  # columns of several types
+    columns: dict[str, Any] = {
+        "choices": zeros, "incarnations": (1,) * count, "epochs": zeros, "starts": zeros, "num_tokens": (1,) * count,
+        "token_ids": (1,) * count, "num_pending": zeros, "samples": (True,) * count, "hit_blocks": ((),) * count,
+    }  # fmt: skip
+    return Plan(plan_id=plan_id, generation=0, requests=requests, **columns)
 
 
 LIVE = {key: ChoiceFacts(Request(key[0], (1,)), 0, 1, []) for key in (A, B, C)}

@@ -118,7 +118,7 @@ def test_unloading_waits_for_those_who_run() -> None:
 BAD_LOADS = {
     "a version that was there": (ONE, "must be higher than every earlier one of its name, found fr version 1 behind version 1"),
     "an older version": (Adapter("fr", 0), "load it as version 2"),
-    "a version that is no integer": (Adapter("fr", 1.5), "an integer of 64 bits"),  # type: ignore[arg-type]  # the point
+    "a version that is no integer": (Adapter("fr", 1.5), "an integer of 64 bits"),  # type: ignore[arg-type]  # wrong types are the point
     "a version of more than 64 bits": (Adapter("fr", 2**63), "an integer of 64 bits"),
 }
 

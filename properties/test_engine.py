@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -27,8 +28,8 @@ CONFIG = EngineConfig(num_blocks=12, block_size=4, max_tokens_per_step=8, max_nu
 PROMPT = tuple(range(10))
 
 
-def _request(name: str, prompt: Sequence[int] = PROMPT, **sampling: object) -> Request:
-    return Request(name, tuple(prompt), replace(SamplingParams(max_tokens=4), **sampling))  # type: ignore[arg-type]  # passed on
+def _request(name: str, prompt: Sequence[int] = PROMPT, **sampling: Any) -> Request:
+    return Request(name, tuple(prompt), replace(SamplingParams(max_tokens=4), **sampling))
 
 
 def _runner(config: EngineConfig) -> FingerprintRunner:

@@ -124,8 +124,8 @@ REFUSED = {
     "no choices": (GrammarSpec(GrammarKind.CHOICE, ()), "must have sources"),
     "an empty choice": (GrammarSpec(GrammarKind.CHOICE, ("a", "")), "at least one character"),
     "two schemas": (GrammarSpec(GrammarKind.JSON_SCHEMA, ("{}", "{}")), "must be one text, found 2"),
-    "a kind that is none": (GrammarSpec("regex", ("a",)), "must be a `GrammarSpec`"),  # type: ignore[arg-type]  # on purpose
-    "a list": (GrammarSpec(GrammarKind.REGEX, ["a"]), "must be a `GrammarSpec`"),  # type: ignore[arg-type]  # on purpose
+    "a kind that is none": (GrammarSpec("regex", ("a",)), "must be a `GrammarSpec`"),  # type: ignore[arg-type]  # wrong types are the point
+    "a list": (GrammarSpec(GrammarKind.REGEX, ["a"]), "must be a `GrammarSpec`"),  # type: ignore[arg-type]  # wrong types are the point
 }
 
 

@@ -230,7 +230,7 @@ REFUSED = {
         RefusalReason.GRAMMAR,
         "unclosed group",
     ),
-    "no grammar": (replace(ASKING, grammar="a|b"), RefusalReason.GRAMMAR, "must be a `GrammarSpec`"),  # type: ignore[arg-type]  # on purpose
+    "no grammar": (replace(ASKING, grammar="a|b"), RefusalReason.GRAMMAR, "must be a `GrammarSpec`"),  # type: ignore[arg-type]  # the type that is refused
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -30,9 +31,9 @@ texts = st.lists(tokens, max_size=8).map(tuple)
 rows = st.lists(st.sampled_from([0.0, 1.5, -2.0, 3.25, -math.inf, 1e30, -0.5]), min_size=VOCABULARY, max_size=VOCABULARY)
 
 
-def after(row: list[float], step: object, *arguments: object) -> list[float]:
+def after(row: list[float], step: Callable[..., None], *arguments: object) -> list[float]:
     found = np.array(row)
-    step(found, *arguments)  # type: ignore[operator]  # one of the steps
+    step(found, *arguments)
     return found.tolist()  # type: ignore[no-any-return]  # numpy types `tolist` as Any
 
 

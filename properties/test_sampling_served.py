@@ -3,6 +3,7 @@ preemptions, cache, forks and plans in flight (SE-2), the right ones (SE-3), and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -156,7 +157,7 @@ def without_any(result: StepResult) -> StepResult:
 
 
 @pytest.mark.parametrize("bend", [with_some_for_all, without_any])
-def test_a_result_with_log_probabilities_for_the_wrong_rows_is_refused(bend: object) -> None:
+def test_a_result_with_log_probabilities_for_the_wrong_rows_is_refused(bend: Callable[[StepResult], StepResult]) -> None:
     runner = FingerprintRunner(CONFIG.num_blocks, CONFIG.block_size, VOCAB)
     engine = Engine(CONFIG, runner)
     for name, logprobs in (("asks", 1), ("asks not", None)):
@@ -167,7 +168,7 @@ def test_a_result_with_log_probabilities_for_the_wrong_rows_is_refused(bend: obj
     launch = engine._in_flight.oldest.launch  # type: ignore[union-attr]  # it was just launched
     assert launch is not None
     with pytest.raises(ProtocolError, match="for no other"):
-        engine.commit(bend(launch.result()))  # type: ignore[operator]  # one of the two above
+        engine.commit(bend(launch.result()))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

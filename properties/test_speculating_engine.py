@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,8 @@ PROMPT = (1, 2, 3, 1, 2, 3, 1, 2)
 Told = dict[tuple[str, int], tuple[list[int], FinishReason | None]]
 
 
-def _requests(temperature: float = 0.0, **fields: object) -> list[Request]:
-    sampling = SamplingParams(max_tokens=12, temperature=temperature, **fields)  # type: ignore[arg-type]  # as callers say
+def _requests(temperature: float = 0.0, **fields: Any) -> list[Request]:
+    sampling = SamplingParams(max_tokens=12, temperature=temperature, **fields)
     return [
         Request("a", PROMPT, sampling),
         Request("b", PROMPT[:5], replace(sampling, seed=3)),

@@ -28,7 +28,7 @@ from engine_under_test.errors import AssayError, ConfigError, ProtocolError, Ran
 from engine_under_test.events import RankEvent, RankEventKind
 from engine_under_test.execution.adapter_rows import weights_to_load
 from engine_under_test.seams import Clock
-from engine_under_test.types import Plan, Reservation
+from engine_under_test.types import Plan, Reservation, RowId
 
 if TYPE_CHECKING:
     from engine_under_test.execution.adapter_slots import AdapterLibrary
@@ -70,8 +70,10 @@ class Ranks:
         self.config = config
         self._library = adapters
         self.generation = 0
-        self._owned = Processes() if launcher is None else None
-        self._launcher: Launcher = launcher if self._owned is None else self._owned  # type: ignore[assignment] # one of two
+        self._owned: Processes | None = None
+        if launcher is None:
+            launcher = self._owned = Processes()
+        self._launcher: Launcher = launcher
         self._clock: Clock = MonotonicClock() if clock is None else clock
         self._tell: Tell = tell if tell is not None else lambda _event: None
         self._selector = selectors.DefaultSelector() if selector is None else selector
@@ -347,7 +349,7 @@ class Ranks:
         rank: int | None = None,
         sequence: int = 0,
         plan_id: int | None = None,
-        rows: tuple = (),  # type: ignore[type-arg] # see RankEvent
+        rows: tuple[RowId, ...] = (),
         collectives: tuple[str, ...] = (),
         pool: tuple[int, int] = (0, 0),
         window: int = 0,

@@ -27,7 +27,7 @@ class CudaFence:
         self.events = events
 
     def has_passed(self) -> bool:
-        return all(event.query() for event in self.events)  # type: ignore[no-untyped-call]  # of torch
+        return all(event.query() for event in self.events)  # type: ignore[no-untyped-call]  # torch's `query` is not annotated
 
 
 class CudaDevice:
@@ -38,7 +38,7 @@ class CudaDevice:
             raise ConfigError(f"streams of CUDA need a CUDA device, found {place} and none; use a simulated device on a CPU")
         self._place = place
         self._spin = spin
-        self._streams = {stream: torch.cuda.Stream(place) for stream in Stream}  # type: ignore[no-untyped-call]  # of torch
+        self._streams = {stream: torch.cuda.Stream(place) for stream in Stream}  # type: ignore[no-untyped-call]  # torch's are not annotated
 
     def submit(self, op: DeviceOp) -> None:
         """See `seams.Device`: the compute stream."""
@@ -55,10 +55,10 @@ class CudaDevice:
         before_cycles, after_cycles = (0, 0) if self._spin is None else self._spin(op, stream)
         with torch.cuda.stream(on):
             if before_cycles:
-                torch.cuda._sleep(before_cycles)  # type: ignore[no-untyped-call]  # torch has no other spin
+                _keep_busy(before_cycles)
             op.run()
             if after_cycles:
-                torch.cuda._sleep(after_cycles)  # type: ignore[no-untyped-call]  # likewise
+                _keep_busy(after_cycles)
         return CudaFence((on.record_event(),))
 
     def fence(self) -> CudaFence:
@@ -78,3 +78,8 @@ class CudaDevice:
 
     def host_touches(self, reads: Iterable[Page] = (), writes: Iterable[Page] = ()) -> None:
         """See `seams.StreamDevice`: nobody watches here."""
+
+
+def _keep_busy(cycles: int) -> None:
+    """Holds the current stream up."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # torch's only spin on a device, private and without annotations

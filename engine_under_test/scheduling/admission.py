@@ -10,7 +10,7 @@ from collections.abc import Collection
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from engine_under_test.adapter_book import named
 from engine_under_test.config import EngineConfig, Order
@@ -97,12 +97,13 @@ def _refuse_parameters(request: Request, config: EngineConfig) -> Refusal | None
     return None
 
 
-def _is_finite(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]  # the type was just tested
+def _is_finite(value: object) -> TypeGuard[float]:
+    """A number and no bool: Python counts that among its integers."""
+    return (type(value) is int or type(value) is float) and math.isfinite(value)
 
 
 def _lies(value: object, low: float, high: float) -> bool:
-    return _is_finite(value) and low <= value <= high  # type: ignore[operator]  # the type was just tested
+    return _is_finite(value) and low <= value <= high
 
 
 def _refuse_adjustments(request: Request, config: EngineConfig) -> Refusal | None:
