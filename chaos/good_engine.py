@@ -1,6 +1,6 @@
 """An engine of good will at a KV store, and the same going on in a thread while others do their worst.
 
-Owns what is stored and loaded, and the comparison of every byte. Never: what the others do (`hostile_peers.py`).
+Owns what is stored and loaded, and the comparison of every byte. Never: what the others do (`hostile_kinds.py`).
 """
 
 from __future__ import annotations

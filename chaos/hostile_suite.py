@@ -1,7 +1,7 @@
 """The suite `hostile-peers`: a real KV store over sockets and, beside an engine of good will, a few peers of every kind that
 are broken, hostile, slow or gone; and an engine before a store that is.
 
-Owns sizes, floors and what became of each peer, as `PeerMoment`. The kinds stand in `hostile_peers.py`, the flipped bits in
+Owns sizes, floors and what became of each peer, as `PeerMoment`. The kinds stand in `hostile_kinds.py`, the flipped bits in
 `spoiling_wire.py`, what must hold in `properties/invariants/peers.py`. The store's clock stands still until it is moved, so
 that 40 seconds take none; sockets are real, so that there are no digests and nothing to shrink.
 """
@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from typing import Final
 
 from chaos.good_engine import GoodEngine
-from chaos.hostile_peers import KINDS, Kind, Peer, drip, no_proof, no_token, replayed_session, wrong_token
+from chaos.hostile_kinds import KINDS, Kind, Peer, drip, no_proof, no_token, replayed_session, wrong_token
 from chaos.real_runs import failure_of
 from chaos.spoiling_wire import Field, Spoil, SpoilingWire, Way
 from chaos.store_in_thread import StoreInThread, SystemClock

@@ -1,6 +1,6 @@
 """A KV store of real sockets in a thread of its own, on a clock that stands still until it is moved.
 
-Owns that thread and how it is asked. Never what a peer does (`hostile_peers.py`) or what must hold.
+Owns that thread and how it is asked. Never what a peer does (`hostile_kinds.py`) or what must hold.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 import pytest
 
 from chaos.good_engine import TOKEN, GoodEngine, Serving
-from chaos.hostile_peers import KINDS, Kind, Peer, attack
+from chaos.hostile_kinds import KINDS, Kind, Peer
+from chaos.hostile_peers import attack
 from chaos.store_in_thread import StoreInThread, SystemClock
 from engine_under_test.distributed import messages as m
 from engine_under_test.distributed.kv_store import ServerConfig

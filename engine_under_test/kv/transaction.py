@@ -53,7 +53,12 @@ class KvTransaction(Holding):
         """The blocks that hold the first tokens of an empty table's choice, at most `max_blocks` of them. Pure."""
         if not self._has_prefix_cache:
             return ()
-        found = []
+        first_block = self.index.first_block
+        return tuple([first_block(entry) for entry in self._find(table, max_blocks)])
+
+    def _find(self, table: BlockTable, max_blocks: int) -> list[PrefixEntry]:
+        """The entries of the table's first blocks, as far as they can be found, at most `max_blocks` of them."""
+        found: list[PrefixEntry] = []
         parent: PrefixEntry | None = None
         size = self.block_size
         for number in range(max_blocks):
@@ -63,8 +68,8 @@ class KvTransaction(Holding):
             parent = self.index.find(self._key(table, number), table.namespace, parent, tokens, media)
             if parent is None:
                 break
-            found.append(self.index.first_block(parent))
-        return tuple(found)
+            found.append(parent)
+        return found
 
     def _key(self, table: BlockTable, number: int) -> bytes:
         """The key of the table's full block `number`, computed once."""
@@ -309,18 +314,6 @@ class KvTransaction(Holding):
             row_id, published = plan.row_id(row_number), blocks[first:num_full]
             self._observe(event_of((_PUBLISHED, row_id, plan.plan_id, published, 0, "")))
 
-    def _found(self, table: BlockTable, count: int) -> PrefixEntry | None:
-        """The entry of the table's block before `count`, if it and all before it can be found."""
-        size, parent = self.block_size, None
-        for number in range(count):
-            start = number * size
-            tokens = tuple(table.tokens[start : start + size])
-            media = media_in(table.media, start, start + size) if table.media else ()
-            parent = self.index.find(self._key(table, number), table.namespace, parent, tokens, media)
-            if parent is None:
-                return None
-        return parent
-
     def abandon(self, plan_id: int, reason: str) -> tuple[int, ...]:
         """The device lost a launched plan: it and every later one are undone, oldest last; their identifiers, oldest first.
 
@@ -390,9 +383,10 @@ class KvTransaction(Holding):
         """Pinned blocks hold the content of an empty table's choice from its block `first` on, and are found from now on. What
         stands before them is pinned too, so that it can be found still; if it was distrusted since, False, and they are not."""
         size, index = self.block_size, self.index
-        parent = self._found(table, first) if first else None
-        if first and parent is None:
+        heads = self._find(table, first)
+        if len(heads) < first:
             return False
+        parent = heads[-1] if heads else None
         for number, block in enumerate(blocks, start=first):
             start = number * size
             tokens = tuple(table.tokens[start : start + size])
