@@ -41,7 +41,7 @@ SHAPES: dict[str, WalkShape] = {
     "small-deeper": small_shape(2),
     "small-deep-two-bit": small_shape(1, hasher="two_bit"),
     "priority": priority_shape(),
-    "large-deeper": large_shape(2),
+    "large-deeper": large_shape(2, keeps_rows=True),
     "speculating": speculating_shape(),
     "speculating-deep": speculating_shape(1, width=4),
     "adapters-deep": adapter_shape(1),

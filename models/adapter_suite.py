@@ -23,7 +23,7 @@ def _by_priority(shape: WalkShape) -> WalkShape:
 SHAPES: dict[str, WalkShape] = {
     "adapters": adapter_shape(),
     "adapters-one-slot": adapter_shape(1, num_slots=1),
-    "adapters-deeper": adapter_shape(2, fault_rate=0.12),
+    "adapters-deeper": adapter_shape(2, fault_rate=0.12, keeps_rows=True),
     "adapters-priority": _by_priority(adapter_shape(1)),
 }
 _WORK = {Profile.QUICK: (1, 150), Profile.PR: (1, 1200), Profile.NIGHTLY: (40, 3000)}  # walks a shape, ops a walk

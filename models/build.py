@@ -2,9 +2,10 @@
 
 Owns the meaning of a spec: {"target": "assay" | "radix" | "kv" | "scheduler" | "transformers", "config": {...}, "hasher":
 "blake2b" | "two_bit" | "constant", "device": "plain" | "streams", "remote": {"capacity_blocks": n}, "speculation": {"proposer":
-"lookup" | "knowing" | "drawing", "width": n}, "grammars": true, "options": {...}}. Remote: the prefix cache of "assay" goes on
-in a pool of that many blocks. Speculation: "assay" has up to so many drafts a row and step. Grammars: its requests may have
-those of `properties.small_grammars`. Options are for targets written by others: what they let a user choose.
+"lookup" | "knowing" | "drawing", "width": n}, "grammars": true, "keeps_rows": true, "options": {...}}. Remote: the prefix
+cache of "assay" goes on in a pool of that many blocks. Speculation: "assay" has up to so many drafts a row and step. Grammars:
+its requests may have those of `properties.small_grammars`. Keeps rows: the harness's runner does, from step to step. Options
+are for targets written by others: what they let a user choose.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 DEFAULT_HASHER = "blake2b"
 Spec = Mapping[str, Any]
 
-_FIELDS = frozenset({"target", "config", "hasher", "device", "remote", "speculation", "grammars", "options"})
+_FIELDS = frozenset({"target", "config", "hasher", "device", "remote", "speculation", "grammars", "keeps_rows", "options"})
 _MORE = ("remote", "speculation", "grammars")
 _CONFIG_FIELDS = {field.name: field for field in dataclasses.fields(EngineConfig)}
 
@@ -98,7 +99,9 @@ def world_from(spec: Spec, *, chooser: Chooser | None = None, **options: Any) ->
     name = spec.get("device", "plain")
     if name not in _DEVICES:
         raise BadInput(f"a world has one of the devices {sorted(_DEVICES)}, found {name!r}")
-    device = _DEVICES[name](caps_of_store(target.caps), chooser)
+    if spec.get("keeps_rows", True) is not True:
+        raise BadInput(f'rows are kept, "keeps_rows": true, or that is not named, found {spec["keeps_rows"]!r}')
+    device = _DEVICES[name](caps_of_store(target.caps), chooser, "keeps_rows" in spec)
     return World(target, hasher=hasher_of(spec), device=device, kept_drafts=_kept_drafts(target), link=_link(target), **options)
 
 
@@ -179,17 +182,17 @@ def _transformers(config: EngineConfig, options: Mapping[str, Any]) -> Target:
     return TransformersTarget(config, options_from(options))
 
 
-def _plain(caps: Caps, _chooser: Chooser | None) -> Device:
-    return Device(caps)
+def _plain(caps: Caps, _chooser: Chooser | None, keeps_rows: bool) -> Device:
+    return Device(caps, keeps_rows)
 
 
-def _streams(caps: Caps, chooser: Chooser | None) -> Device:
+def _streams(caps: Caps, chooser: Chooser | None, keeps_rows: bool) -> Device:
     from models.streamed_device import StreamedDevice
 
-    return StreamedDevice(caps, chooser)
+    return StreamedDevice(caps, chooser, keeps_rows)
 
 
-_DEVICES: dict[str, Callable[[Caps, Chooser | None], Device]] = {"plain": _plain, "streams": _streams}
+_DEVICES: dict[str, Callable[[Caps, Chooser | None, bool], Device]] = {"plain": _plain, "streams": _streams}
 _OTHERS: dict[str, Callable[[EngineConfig, Mapping[str, Any]], Target]] = {"transformers": _transformers}
 _TARGETS: dict[str, Callable[[EngineConfig, Hasher], Target]] = {
     "assay": _assay,

@@ -23,11 +23,13 @@ from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.seams import Grammars
 from engine_under_test.types import Plan, PlannedStep, RowId, StepResult
 from models.allocator_model import Key
+from models.kept_device import WatchedRows
 from models.law import POISON, Law, Track
 from models.law_of_drafts import verdict
 from properties.doubles import RecordingNoise
 from properties.moment import ChoiceFacts, Execution, Expected, NoiseAddress
 from properties.op import Op
+from properties.verdict import Violation
 
 SICK = np.uint64(0x7FF8_51CC_51CC_51CC)  # stands in a cell that holds no number
 
@@ -40,6 +42,7 @@ class Flight:
         "is_dropped",
         "is_handed",
         "is_refused",
+        "kept_wrongly",
         "plan_id",
         "sick_rows",
         "step",
@@ -57,6 +60,7 @@ class Flight:
         self.is_dropped = False  # it will never run
         self.is_refused = False  # the device had no memory for it
         self.sick_rows: set[int] = set()  # they came to no number
+        self.kept_wrongly: Violation | None = None  # of a runner that keeps its rows
         reservation = step.reservation
         self.uses: frozenset[int] = frozenset(chain.from_iterable(reservation.tables)).union(
             *(copy[:2] for copy in reservation.copies)
@@ -121,14 +125,17 @@ class _Seen:
 class Device:
     """One compute stream over one store."""
 
-    def __init__(self, caps: Caps) -> None:
+    def __init__(self, caps: Caps, keeps_rows: bool = False) -> None:
+        """``keeps_rows``: the runner keeps its rows from step to step, and each step is compared with the plan (SC-13)."""
         self._caps = caps
+        self._runner_kind: type[FingerprintRunner] = WatchedRows if keeps_rows else FingerprintRunner
         self._law = Law(caps.vocab_size)
         self._tracks: dict[Key, Track] = {}
         self._stream: deque[Flight] = deque()
         self._due: list[_Due] = []
         self._noise = RecordingNoise(PhiloxNoise())
         self._is_spoiled = False
+        self.num_rows_compared = 0
         self._runner = self._new_runner()
         self._look_at_store()
 
@@ -171,7 +178,7 @@ class Device:
 
     def _new_runner(self) -> FingerprintRunner:
         caps = self._caps
-        return FingerprintRunner(
+        return self._runner_kind(
             caps.num_blocks, caps.block_size, caps.vocab_size, noise=self._noise, num_adapter_slots=caps.num_adapter_slots,
             grammars=self._grammars(),
         )  # fmt: skip
@@ -289,14 +296,18 @@ class Device:
             begins = (0, *launch.row_ends)
             flight.sick_rows.update(row for row, end in enumerate(launch.row_ends) if is_sick[begins[row] : end].any())
         result = launch.result()
+        lawful = (
+            self._expected_with_drafts(flight, ends) if step.plan.num_drafts else self._put_off(step.plan, tracks, ends, result)
+        )
+        if isinstance(self._runner, WatchedRows):
+            flight.kept_wrongly = self._runner.judge(step, result, tracks)
+            self.num_rows_compared += step.plan.num_rows
         return Execution(
             step=step,
             result=result,
             cells=launch.cells,
             row_ends=launch.row_ends,
-            lawful=self._expected_with_drafts(flight, ends)
-            if step.plan.num_drafts
-            else self._put_off(step.plan, tracks, ends, result),
+            lawful=lawful,
             changed_slots=changed_slots,
             stale_slots=stale_slots,
             addresses=addresses,

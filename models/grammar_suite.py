@@ -19,8 +19,8 @@ from properties.verdict import Verdict
 
 
 def with_grammars(shape: WalkShape) -> WalkShape:
-    """Most requests of it have one, and more goes wrong."""
-    return replace(shape, grammar_share=0.7, fault_rate=0.1, abort_rate=0.08)
+    """Most requests of it have one, more goes wrong, and the runner keeps its rows."""
+    return replace(shape, grammar_share=0.7, fault_rate=0.1, abort_rate=0.08, keeps_rows=True)
 
 
 def _scarce() -> WalkShape:
@@ -45,7 +45,8 @@ _RARE = (Reach.GRAMMAR_RESUMED, Reach.GRAMMAR_LOST)
 def floors(profile: Profile) -> Mapping[Reach, int]:
     """How often each state of rows with a grammar must be reached."""
     common, rare = {Profile.QUICK: (1, 0), Profile.PR: (30, 3), Profile.NIGHTLY: (4000, 400)}[profile]
-    return {reach: rare if reach in _RARE else common for reach in GRAMMAR_REACHES}
+    found = {reach: rare if reach in _RARE else common for reach in GRAMMAR_REACHES}
+    return found | {Reach.ROWS_KEPT: 20 * common}
 
 
 def _run(context: SuiteContext) -> CheckResult:

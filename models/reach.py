@@ -96,6 +96,8 @@ class Reach(StrEnum):
     GRAMMARS_MIXED = "several grammars, or some and none, in one plan"
     GRAMMAR_DRAFTS_STAND = "drafts of a row with a grammar stand"
     GRAMMAR_DRAFTS_FALL = "drafts of a row with a grammar fall"
+    # Rows, where the runner keeps them.
+    ROWS_KEPT = "row kept from step to step, and compared"
     # A target with a swap pool, or without a check of lengths at its door.
     RESUMED_SWAPPED = "preempted, resumed from the swap pool"
     RESUMED_ANEW = "preempted, resumed from its prompt"

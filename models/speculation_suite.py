@@ -25,7 +25,7 @@ SHAPES: dict[str, WalkShape] = {
     "speculating-deeper": _in_trouble(one_by_one(speculating_shape(2, width=2))),
     "speculating-drawn": _in_trouble(speculating_shape(1, "drawing", sampled_share=0.9, dropping_share=0.5)),
     "speculating-lookup": speculating_shape(0, "lookup", 4),
-    "speculating-large": large_shape(1, speculation={"proposer": "knowing", "width": 4}),
+    "speculating-large": large_shape(1, speculation={"proposer": "knowing", "width": 4}, keeps_rows=True),
 }
 _WORK = {Profile.QUICK: (1, 120), Profile.PR: (1, 900), Profile.NIGHTLY: (30, 3000)}  # walks a shape, ops a walk
 _RARE = (Reach.DRAFTS_STOPPED, Reach.DRAFTS_LOST, Reach.DRAFTS_AHEAD)

@@ -237,6 +237,8 @@ def world_specs(
     found: dict[str, Any] = {"target": target, "config": config, "hasher": draw(st.sampled_from(list(hashers)))}
     if target == "assay" and draw(st.integers(0, 3)) == 3:
         found["speculation"] = {"proposer": draw(st.sampled_from(sorted(PROPOSERS))), "width": draw(st.integers(1, 4))}
+    if target == "assay" and draw(st.integers(0, 3)) == 3:
+        found["keeps_rows"] = True
     if target == "assay" and IS_INSTALLED and draw(st.integers(0, 3)) == 3:
         found["grammars"] = True
     return found

@@ -71,7 +71,7 @@ class KthRefused:
 class StreamedDevice(Device):
     """As `Device`, over a `SimulatedDevice`. ``choices`` of the ops are followed where the chooser is `Delays`."""
 
-    def __init__(self, caps: Caps, chooser: Chooser | None = None) -> None:
+    def __init__(self, caps: Caps, chooser: Chooser | None = None, keeps_rows: bool = False) -> None:
         self.simulated = SimulatedDevice(chooser, wrap=self._run_watched)
         self.memory = KthRefused()
         self.num_unmoved = 0  # blocks whose staging buffer was refused
@@ -81,12 +81,12 @@ class StreamedDevice(Device):
         self._stale: dict[int, frozenset[int]] = {}
         self._addresses: dict[int, tuple[NoiseAddress, ...]] = {}
         self._misdeclared: list[Misdeclared] = []
-        super().__init__(caps)
+        super().__init__(caps, keeps_rows)
         self.orders = self._take_orders
 
     def _new_runner(self) -> FingerprintRunner:
         caps = self._caps
-        return FingerprintRunner(
+        return self._runner_kind(
             caps.num_blocks,
             caps.block_size,
             caps.vocab_size,

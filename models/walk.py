@@ -60,6 +60,7 @@ class WalkShape:
     reset_rate: float = 0.0  # of the cache, faults apart: what was cached is in the remote pool only
     remote_blocks: int = 0  # of the pool in which the prefix cache goes on; 0: there is none
     grammar_share: float = 0.0
+    keeps_rows: bool = False  # of the runner: what it knows of a row is what it has kept of it
     adapter_rate: float = 0.0  # of loads, reloads and unloads of adapters
     speculation: Mapping[str, Any] | None = None  # as `models.build` has it
     options: Mapping[str, Any] = field(default_factory=dict)  # of a target written by others
@@ -71,8 +72,8 @@ class WalkShape:
             found["remote"] = {"capacity_blocks": self.remote_blocks}
         if self.speculation is not None:
             found["speculation"] = dict(self.speculation)
-        if self.grammar_share:
-            found["grammars"] = True
+        found |= {"grammars": True} if self.grammar_share else {}
+        found |= {"keeps_rows": True} if self.keeps_rows else {}
         return found | {"options": dict(self.options)} if self.options else found
 
 

@@ -30,7 +30,7 @@ SHAPES: dict[str, WalkShape] = {
     "small-two-bit": small_shape(1, hasher="two_bit"),
     "priority": priority_shape(),
     "large": large_shape(),
-    "large-deeper": large_shape(2),
+    "large-deeper": large_shape(2, keeps_rows=True),
     "speculating": speculating_shape(1, "lookup"),
 }
 _WORK = {Profile.QUICK: (1, 250), Profile.PR: (4, 900), Profile.NIGHTLY: (60, 3000)}  # walks a shape, ops a walk

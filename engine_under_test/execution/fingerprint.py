@@ -243,9 +243,7 @@ class FingerprintRunner:
         """The rows of one plan. An error belongs to this launch alone, so it is kept for `result`."""
         plan, reservation, rows = inputs
         try:
-            if plan.generation != self._generation:
-                self._generation = plan.generation
-                self._sampled.clear()
+            self._begin(plan.generation)
             read = self._compute(plan, reservation, rows)
             places = places_of(plan)
             drawn, told = self._sample(read, plan, places)
@@ -257,6 +255,12 @@ class FingerprintRunner:
             sampled[rows.ids[places.rows[number]], places.positions[number]] = drawn[number]
         self._sampled.append(sampled)
         return Outcome(tokens, None, read, told)
+
+    def _begin(self, generation: int) -> None:
+        """Nothing is in flight of a generation that is over."""
+        if generation != self._generation:
+            self._generation = generation
+            self._sampled.clear()
 
     def _compute(self, plan: Plan, reservation: Reservation, rows: Rows) -> list[law.Words]:
         """Writes layer one, reads it through the tables, writes layer two, reads both: the cells read by each row."""

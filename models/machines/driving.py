@@ -17,7 +17,7 @@ from models.build import world_from
 from models.draft_reach import DraftReach
 from models.event_reach import EventReach
 from models.grammar_reach import GrammarReach
-from models.reach import disagreements
+from models.reach import Reach, disagreements
 from models.slot_reach import SlotReach
 from models.witness import COUNTED_BY_BOTH, Witness
 from models.world import World, no_collections
@@ -116,6 +116,8 @@ class Driver:
         for record, events in _by_op(self.world.history):
             recount.see(record.op, events)
         counts = recount.counts + self.drafts.counts + self.slots.counts + self.grammars.counts
+        if (compared := self.world.device.num_rows_compared) > 0:
+            counts[Reach.ROWS_KEPT.value] += compared
         return counts, disagreements(recount.counts, self.witness.counts, COUNTED_BY_BOTH)
 
 

@@ -221,7 +221,8 @@ class PlanVerbs(Acting):
                 "SC-13", "rows", f"plan {flight.plan_id}", found, "rows that a runner can execute"
             )
             return False
-        return True
+        self._watch.violation = self._watch.violation or flight.kept_wrongly
+        return self._watch.violation is None
 
     def _drop(self, flights: list[Flight]) -> None:
         """What stands on the stream behind work that never runs does not run either, lost before or not."""
