@@ -174,6 +174,15 @@ def generate(
         for line in generated.told_lines():
             click.echo(line, err=True)
     click.echo(closing_line(generated), err=True)
+    if sampling.grammar is not None and (cut := what_cuts(generated, stop)):
+        click.echo(f"an answer that {cut} need not be a whole text of its grammar", err=True)
+
+
+def what_cuts(generated: Generated, stop: tuple[str, ...]) -> str:
+    """What ends an answer wherever its grammar is, and may have ended one of these; "" if nothing."""
+    reasons = {choice.finish_reason.value for choice in generated.choices}
+    cuts = (("length", "--max-tokens cut", True), ("stop", "--stop cut", bool(stop)))
+    return " or ".join(words for reason, words, can_cut in cuts if can_cut and reason in reasons)
 
 
 def refuse_names(draft: str | None, draft_width: int | None, adapter: str | None) -> None:

@@ -277,6 +277,24 @@ def test_an_answer_with_a_schema_is_json_that_fits_it(run: Run, tmp_path: Path) 
         jsonschema.validate(json.loads(choice["text"]), json.loads(SCHEMA))
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--regex", "[ab]{3}"), None),
+        (("--regex", "[ab]{30}", "--max-tokens", "4"), "--max-tokens cut"),
+        (("--regex", "[ab]{3}c", "--stop", "c"), "--stop cut"),
+        (("--max-tokens", "4"), None),
+    ],
+    ids=["whole", "cut by the number of tokens", "cut by a stop string", "without a grammar"],
+)
+def test_an_answer_that_may_not_be_whole_is_said_to_be(run: Run, words: tuple[str, ...], said: str | None) -> None:
+    last = tiny(run, *words)[1].splitlines()[-1]
+    if said is None:
+        assert "need not be" not in last
+    else:
+        assert last == f"an answer that {said} need not be a whole text of its grammar"
+
+
 def test_an_answer_with_choices_or_an_expression_is_one_of_its_texts(run: Run) -> None:
     assert tiny(run, "--choice", "yes", "--choice", "no/é")[0].rstrip("\n") in ("yes", "no/é")
     assert re.fullmatch("[ab]{3}-[0-9]", tiny(run, "--regex", "[ab]{3}-[0-9]")[0].rstrip("\n"))
