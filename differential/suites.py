@@ -69,7 +69,7 @@ _MODEL, _BOTH = ("model",), ("model", "reference")
 _MINUTES = {"profiles": frozenset({Profile.PR, Profile.NIGHTLY})}
 SAMPLER_LAW, PROCESSED, STREAMED_TEXT, FLOAT_SETTINGS, FLOAT_RUNNER, FLOAT_NUMERICS = (
     _suite("sampler-law", "sampler of real logits, token by token", "sampler_law.check_sampler_law", 18.0, _MODEL),
-    _suite("processed-sampler-statistics", "sampler statistics, real logits", "processed_stats.check_processed", 8.0, _MODEL),
+    _suite("processed-sampler-statistics", "sampler statistics, real logits", "processed_stats.check_processed", 11.0, _MODEL),
     _suite("streamed-text", "streamed text, stop strings", "streamed_text.check_streamed_text", 24.0, _MODEL),
     _suite("float-settings", "language models, settings", "float_settings.check_float_settings", 36.0, _BOTH),
     _suite("float-runner", "language models, store and faults", "float_runner.check_float_runner", 16.0, _BOTH),
@@ -86,7 +86,7 @@ FLOAT_KERNELS, KERNEL_NUMBERS, MADE_MODELS, SMOLLM2 = (
     ),
 )
 VERIFICATION_LAW, VERIFICATION_POWER = (
-    _suite("verification-law", "speculation, its law", "verification_law.check_verification", 8.0, _MODEL),
+    _suite("verification-law", "speculation, its law", "verification_law.check_verification", 10.0, _MODEL),
     _suite("verification-power", "speculation, power of its tests", "verification_power.check_power", 13.0, _MODEL),
 )
 DRAWN_DRAFTS = _suite(
