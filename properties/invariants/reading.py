@@ -58,13 +58,15 @@ class Reading:
         self.columns = _columns_of(snapshot)
 
     def _read_choices(self) -> None:
-        sequences = self.snapshot.running + self.snapshot.waiting
-        self._set_choices(
-            sequences,
-            [s[:3] for s in sequences],  # the columns of a choice begin with what identifies it
-            {s[:4]: s for s in sequences},
-            [s.table for s in sequences if s.table],
-        )
+        running, waiting = self.snapshot.running, _queue_reading(self.snapshot.waiting)
+        choices = [s[:3] for s in running]  # the columns of a choice begin with what identifies it
+        by_row = {s[:4]: s for s in running}
+        tables = [s.table for s in running if s.table]
+        if waiting.sequences:
+            by_row.update(waiting.by_row)
+            choices += waiting.choices
+            tables += waiting.tables
+        self._set_choices(running + waiting.sequences, choices, by_row, tables)
 
     def _set_choices(
         self,
@@ -80,6 +82,12 @@ class Reading:
         """What an earlier snapshot, equal in what these come from, has had derived."""
         if earlier.knows_choices:
             self._set_choices(earlier.sequences, earlier.choices, earlier.by_row, earlier.tables)
+
+    def fresh(self, earlier: Reading) -> list[SequenceSnapshot]:
+        """The live choices that are no object of the earlier snapshot."""
+        now, before = self.snapshot, earlier.snapshot
+        known = set(map(id, before.running)) if now.waiting is before.waiting else set(map(id, earlier.sequences))
+        return [s for s in (now.running if now.waiting is before.waiting else self.sequences) if id(s) not in known]
 
     def take_over_queue(self, earlier: Reading) -> None:
         if earlier.knows_queue:
@@ -146,6 +154,28 @@ class Reading:
     def has_free_held(self) -> bool:
         """True if some block is both free and held."""
         return not self.free.isdisjoint(self.held)
+
+
+class QueueReading:
+    """Those that wait, by identity: nearly always the same ones as in the snapshot before."""
+
+    __slots__ = ("by_row", "choices", "sequences", "tables")
+
+    def __init__(self, sequences: tuple[SequenceSnapshot, ...]) -> None:
+        self.sequences = sequences
+        self.choices: list[ChoiceKey] = [s[:3] for s in sequences]
+        self.by_row: dict[RowKey, SequenceSnapshot] = {s[:4]: s for s in sequences}
+        self.tables = [s.table for s in sequences if s.table]
+
+
+_QUEUE: Final = [QueueReading(())]  # the one read last
+
+
+def _queue_reading(waiting: tuple[SequenceSnapshot, ...]) -> QueueReading:
+    known = _QUEUE[0]
+    if known.sequences is not waiting:
+        known = _QUEUE[0] = QueueReading(waiting)
+    return known
 
 
 class PlanReading:

@@ -210,13 +210,12 @@ class View:
     # -- choices -----------------------------------------------------------------------------------------------
 
     def _read_fresh(self) -> None:
-        now, before = self.after.sequences, self.before.sequences
-        self.fresh_now = fresh = list(compress(now, map(is_not, now, chain(before, _NONE))))
+        self.fresh_now = fresh = self.after.fresh(self.before)
         self.fresh_before = list(map(self.before.by_row.get, map(_row_of, fresh)))
 
     @Derived
     def fresh_now(self) -> list[SequenceSnapshot]:
-        """Those of `after` whose place in `before` does not hold the very same object: only they can have changed."""
+        """Those of `after` that are no object of `before`: only they can have changed."""
         self._read_fresh()
         return self.fresh_now
 
