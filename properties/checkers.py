@@ -18,7 +18,6 @@ from engine_under_test.types import FinishReason, Output, Request, RowId
 from properties.history import History, Landing, OpRecord, Record
 from properties.invariants.catalogue import CATALOGUE
 from properties.invariants.predicate import blocks_named, row_named, violation
-from properties.moment import NoiseAddress
 from properties.op import OpKind
 from properties.recount import Recount, differences
 from properties.verdict import Verdict, Violation, merge
@@ -247,10 +246,9 @@ def emitted_tokens_were_drawn_at_their_own_address(records: Sequence[Record]) ->
         emitted[event.row[:3]] += event.tokens
         for position in range(first, first + event.tokens):
             count += 1
-            own = NoiseAddress(request.sampling.seed, event.row.choice, position, _SAMPLE)
-            at_place = [own._replace(purpose=purpose) for purpose in _PURPOSES]
-            if landing is None or not any(address in landing.addresses for address in at_place):
-                found = f"emitted by plan {event.plan_id}, which did not draw at {tuple(own)}"
+            own = request.sampling.seed, event.row.choice, position
+            if landing is None or not any((*own, purpose) in landing.addresses for purpose in _PURPOSES):
+                found = f"emitted by plan {event.plan_id}, which did not draw at {(*own, _SAMPLE)}"
                 return Finding(count, violation("ST-3", row_named(event.row), found, "a draw at its own address"))
     return Finding(count)
 
