@@ -7,7 +7,7 @@ and judges nothing: it fills in `Execution`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import add
 from typing import Any
@@ -76,15 +76,12 @@ class Flight:
 class _Due:
     """What the law says of a plan, worked out when somebody asks, together with all others that are due."""
 
-    __slots__ = ("_device", "_found", "ends", "lengths", "rows", "samplers", "tracks")
+    __slots__ = ("_device", "_found", "ends", "samples", "tracks")
 
     def __init__(self, device: Device, tracks: list[Track], ends: list[int], samples: Sequence[bool]) -> None:
         self._device = device
         self._found: Expected | None = None
-        self.tracks, self.ends = tracks, ends
-        self.rows = [row for row, is_sampled in enumerate(samples) if is_sampled]
-        self.samplers = [tracks[row] for row in self.rows]
-        self.lengths = [ends[row] for row in self.rows]
+        self.tracks, self.ends, self.samples = tracks, ends, samples
 
     @property
     def cells(self) -> npt.NDArray[np.uint64]:
@@ -100,12 +97,10 @@ class _Due:
             assert self._found is not None
         return self._found
 
-    def settle(self, law: Law, next_tokens: Sequence[int]) -> None:
+    def settle(self, law: Law, next_tokens: Iterator[int]) -> None:
         """``next_tokens``: of the rows that sample."""
-        tokens: list[tuple[int, ...]] = [()] * len(self.ends)
-        for row, token in zip(self.rows, next_tokens, strict=True):
-            tokens[row] = (token,)
-        self._found = Expected(law.cells(self.tracks, self.ends), tuple(tokens))
+        tokens = tuple([(next(next_tokens),) if is_sampled else () for is_sampled in self.samples])
+        self._found = Expected(law.cells(self.tracks, self.ends), tokens)
 
 
 class _Seen:
@@ -369,18 +364,18 @@ class Device:
         """
         due = _Due(self, tracks, ends, plan.samples)
         self._due.append(due)
-        vocab_size = self._caps.vocab_size
-        if any(len(track.tokens) < end for track, end in zip(tracks, ends, strict=True)):
-            self.work_out()  # a plan beyond what is known is no plan: that shows now
-        for row, track, length in zip(due.rows, due.samplers, due.lengths, strict=True):
-            if len(track.tokens) > length and not plan.num_pending[row]:
-                self.work_out()
-                self._law.cut(track, length)  # what a plan that was lost had sampled may have come of drafts
-            if len(track.tokens) == length:
-                said = result.tokens[row] if row < len(result.tokens) else ()
-                if len(said) != 1 or not 0 <= said[0] < vocab_size:
-                    said = due.tokens[row]
-                track.tokens.append(said[0])
+        told = result.tokens if len(result.tokens) == len(ends) else due.tokens
+        for row, (track, end, samples, said) in enumerate(zip(tracks, ends, plan.samples, told, strict=True)):
+            known = track.tokens
+            if len(known) < end:
+                self.work_out()  # a plan beyond what is known is no plan: that shows now
+            elif samples:
+                if len(known) > end and not plan.num_pending[row]:
+                    self.work_out()
+                    self._law.cut(track, end)  # what a plan that was lost had sampled may have come of drafts
+                if len(known) == end:
+                    is_token = len(said) == 1 and 0 <= said[0] < self._caps.vocab_size
+                    known.append(said[0] if is_token else due.tokens[row][0])
         return due
 
     def work_out(self) -> None:
@@ -389,11 +384,9 @@ class Device:
         if not due:
             return
         law = self._law
-        law.extend([track for each in due for track in each.tracks], [end for each in due for end in each.ends])
-        found = law.next_tokens(
-            [track for each in due for track in each.samplers], [length for each in due for length in each.lengths]
-        )
-        begin = 0
+        rows = [row for each in due for row in zip(each.tracks, each.ends, each.samples, strict=True)]
+        law.extend([track for track, _, _ in rows], [end for _, end, _ in rows])
+        sampling = [(track, end) for track, end, is_sampled in rows if is_sampled]
+        found = iter(law.next_tokens([track for track, _ in sampling], [end for _, end in sampling]))
         for each in due:
-            each.settle(law, found[begin : begin + len(each.rows)])
-            begin += len(each.rows)
+            each.settle(law, found)

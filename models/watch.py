@@ -222,7 +222,8 @@ class Watch:
         )
         wrong = self._predicates.judge(moment) or wrong
         settled_early = self._settled(after) if self._unsettled else None
-        self.violation = self.violation or wrong or settled_early
+        if wrong is not None or settled_early is not None:
+            self.violation = self._violation or wrong or settled_early
         if self._predicates.is_full:
             self.settle()
         if self._on_moment is not None:
