@@ -1,6 +1,7 @@
 """Suite `adapters`: language models with adapters, in mixed batches, against merged weights.
 
-Owns which workloads there are and what each must reach. Judged by `adapted_world.py`, shrunk by `models.shrink`.
+Owns which workloads there are and what each must reach. Judged by `adapted_world.py`, shrunk by `models.shrink`. In front of
+them: folders whose settings change what is multiplied (`strange_adapters.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 
 from differential.adapted_world import TARGET, VOCAB, AdapterOracles, judge
 from differential.compare import tolerance_of
+from differential.strange_adapters import FLOORS, check_strange
 from differential.threads import one_thread
 from engine_under_test.types import Adapter, Request, SamplingParams
 from models.shrink import shrink_world
@@ -106,6 +108,15 @@ def check_adapters(context: SuiteContext) -> CheckResult:
     worst, num_ops, done = 0.0, 0, 0
     failures: tuple[Failure, ...] = ()
     oracles: dict[int, AdapterOracles] = {}
+    strange: Counter[str] = Counter()
+    if (found := check_strange(context.seed, strange)) is not None:
+        again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}
+        return CheckResult(
+            SUITE_ID,
+            verdict_of(found, ()),
+            examples=strange.total() + 1,
+            failures=(Failure(found, f"{SUITE_ID}#{context.seed:#x}", again),),
+        )
     with one_thread():
         for way, spec, ops in cases(context.seed, rounds):
             known = oracles.setdefault(spec["seed"], AdapterOracles(spec["seed"]))
@@ -117,15 +128,15 @@ def check_adapters(context: SuiteContext) -> CheckResult:
             if judged.violation is not None:
                 failures = (_failure(spec, ops, judged.violation, context),)
                 break
-    missed = () if failures else tuple(_missed(reached, rounds))
+    missed = () if failures else (*_missed(reached, rounds), *_missed_of_folders(strange))
     return CheckResult(
         SUITE_ID,
         verdict_of(failures, missed),
         examples=done,
         ops=num_ops,
-        reached={name: reached[name] for way in WAYS for name in _floors_of(way)},
+        reached={**{name: reached[name] for way in WAYS for name in _floors_of(way)}, **strange},
         missed=missed,
-        invariants=dict(evaluations),
+        invariants={**evaluations, "RS-1": strange.total()},
         failures=failures,
         figures=(
             Figure(f"{SUITE_ID}.worst_error", worst, "1", Label.OBSERVED, f"share of the spread; {_ALLOWED:g} is allowed"),
@@ -148,6 +159,12 @@ def _missed(reached: Mapping[str, int], rounds: int) -> Iterator[str]:
         for name, floor in _floors_of(way).items():
             if reached.get(name, 0) < floor * rounds:
                 yield f"{name} at least {floor * rounds} times, found {reached.get(name, 0)}"
+
+
+def _missed_of_folders(strange: Counter[str]) -> Iterator[str]:
+    for name, floor in FLOORS.items():
+        if strange[name] < floor:
+            yield f"{name} at least {floor} times, found {strange[name]}"
 
 
 def _failure(spec: Mapping[str, Any], ops: Sequence[Op], violation: Violation, context: SuiteContext) -> Failure:

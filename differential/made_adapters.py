@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -62,8 +63,14 @@ def make_adapter(
     return MadeAdapter(rank, alpha, is_stabilised, layers)
 
 
-def write_adapter(made: MadeAdapter, folder: Path) -> None:
-    """The two files of a folder."""
+def write_adapter(
+    made: MadeAdapter,
+    folder: Path,
+    changes: Mapping[str, object] = MappingProxyType({}),
+    more: Mapping[str, Floats] = MappingProxyType({}),
+) -> None:
+    """The two files of a folder. ``changes``: of its settings; ``more``: tensors by the last part of their names, for every
+    matrix that is changed where it begins with "lora", else by their whole names."""
     settings: dict[str, object] = {
         "alpha_pattern": {}, "bias": "none", "fan_in_fan_out": False, "inference_mode": True, "init_lora_weights": True,
         "lora_alpha": int(made.alpha) if made.alpha == int(made.alpha) else made.alpha, "lora_dropout": 0.05,
@@ -71,17 +78,22 @@ def write_adapter(made: MadeAdapter, folder: Path) -> None:
         "peft_type": "LORA", "r": made.rank, "rank_pattern": {}, "task_type": "CAUSAL_LM", "use_dora": False,
         "target_modules": [_LONG[module].partition(".")[2] for module in made.layers[0]],
         **({"use_rslora": True} if made.is_stabilised else {}),
+        **changes,
     }  # fmt: skip
     (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    tensors: dict[str, Floats] = {}
+    for number, modules in enumerate(made.layers):
+        for module, (a, b) in modules.items():
+            name = f"base_model.model.model.layers.{number}.{_LONG[module]}"
+            tensors |= {f"{name}.lora_A.weight": a, f"{name}.lora_B.weight": b}
+            tensors |= {f"{name}.{last}": np.ones(len(b), np.float32) for last in more if last.startswith("lora")}
+    tensors |= {name: tensor for name, tensor in more.items() if not name.startswith("lora")}
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     data = b""
-    for number, modules in enumerate(made.layers):
-        for module, both in modules.items():
-            for side, factor in zip("AB", both, strict=True):
-                name = f"base_model.model.model.layers.{number}.{_LONG[module]}.lora_{side}.weight"
-                part = factor.astype("<f4").tobytes()
-                header[name] = {"dtype": "F32", "shape": list(factor.shape), "data_offsets": [len(data), len(data) + len(part)]}
-                data += part
+    for name, tensor in tensors.items():
+        part = tensor.astype("<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(part)]}
+        data += part
     said = json.dumps(header).encode()
     said += b" " * (-len(said) % 8)
     (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(said)) + said + data)

@@ -10,6 +10,8 @@ _WALKS, _MODELS = ("adapter-slots",), ("adapters",)
 _MEMO = ("vllm-lora-mapping-memo", "https://github.com/vllm-project/vllm/issues/47724")
 _REUSE = ("sgl-lora-name-reuse", "https://github.com/sgl-project/sglang/issues/8263")
 _CONTAMINATION = ("sgl-lora-buffer-contamination", "https://github.com/sgl-project/sglang/pull/8103")
+_LORA = "engine_under_test/model/lora.py"
+_ANY_VALUE = 'type("Any", (), {"__getitem__": lambda *_: None, "__contains__": lambda *_: True})(),\n'
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -168,6 +170,56 @@ MUTANTS: tuple[Mutant, ...] = (
         "float(alpha) / (math.sqrt(rank) if is_stabilised else rank)",
         "float(alpha) / rank",
         "The scale of an adapter that was trained with alpha / sqrt(r) is taken as alpha / r.",
+        _MODELS,
+    ),
+    Mutant(
+        "scales-by-module-left-out",
+        "peft 2195",
+        "https://github.com/huggingface/peft/pull/2195",
+        _LORA,
+        '    "alpha_pattern": ((), None),\n',
+        '    "alpha_pattern": ' + _ANY_VALUE,
+        "Modules with an alpha of their own get the one of the whole adapter.",
+        _MODELS,
+    ),
+    Mutant(
+        "dora-taken-plainly",
+        "comfyui 3494",
+        "https://github.com/Comfy-Org/ComfyUI/issues/3494",
+        _LORA,
+        '    "use_dora": (False,),\n',
+        '    "use_dora": ' + _ANY_VALUE,
+        "An adapter that scales the rows of a sum anew is added as if it did not.",
+        _MODELS,
+    ),
+    Mutant(
+        "transposed-factors-taken-plainly",
+        "lorax 106",
+        "https://github.com/predibase/lorax/pull/106",
+        _LORA,
+        '    "fan_in_fan_out": (False,),\n',
+        '    "fan_in_fan_out": ' + _ANY_VALUE,
+        "Factors for a model that keeps its matrices the other way round are multiplied as they stand.",
+        _MODELS,
+    ),
+    Mutant(
+        "settings-not-known-left-out",
+        "vllm 10798",
+        "https://github.com/vllm-project/vllm/issues/10798",
+        _LORA,
+        "    for key in data.keys() - _PLAIN.keys() - _WITHOUT_EFFECT:\n",
+        "    for key in data.keys() & ():\n",
+        "What an adapter says of itself in words that the reader does not know is left out, though it changes the product.",
+        _MODELS,
+    ),
+    Mutant(
+        "adapters-of-other-weights-taken-plainly",
+        "ours",
+        "",
+        _LORA,
+        '    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),\n',
+        '    "init_lora_weights": ' + _ANY_VALUE,
+        "An adapter that was trained beside what is left of the weights is added to the whole of them.",
         _MODELS,
     ),
 )

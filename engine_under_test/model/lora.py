@@ -44,7 +44,19 @@ _PLAIN: dict[str, tuple[Any, ...]] = {  # with another value, the product would 
     "alpha_pattern": ((), None),
     "lora_bias": (False,),
     "layer_replication": ((), None),
+    "trainable_token_indices": (None, ()),
+    "target_parameters": (None, ()),
+    "alora_invocation_tokens": (None, ()),
+    "use_qalora": (False,),
+    # Others begin with another model: what they were trained on is not its weights, but these without a part of them.
+    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
 }
+_WITHOUT_EFFECT = frozenset((  # on a product: where it came from, how it was trained, which tensors there are
+    "r", "lora_alpha", "use_rslora", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "task_type",
+    "base_model_name_or_path", "revision", "auto_mapping", "peft_version", "inference_mode", "lora_dropout", "runtime_config",
+    "eva_config", "corda_config", "loftq_config", "lora_ga_config", "megatron_config", "megatron_core", "qalora_group_size",
+    "ensure_weight_tying",
+))  # fmt: skip
 
 
 class LoraModule(NamedTuple):
@@ -162,6 +174,11 @@ def _settings(path: Path) -> dict[str, Any]:
         value = data.get(key, good[0])
         if (tuple(value) if isinstance(value, (list, dict)) else value) not in good:
             raise BadInput(f"{key} of an adapter must be {good[0]!r}, found {value!r} in {path}; use a plain LoRA adapter")
+    for key in data.keys() - _PLAIN.keys() - _WITHOUT_EFFECT:
+        if data[key]:
+            raise BadInput(
+                f"{key} of an adapter is not known here, so must be off, found {data[key]!r} in {path}; leave it out"
+            )
     return data
 
 
