@@ -4,12 +4,13 @@ Owns what the engine's own books are not asked for: what a store must send, whic
 with the account of the wire (`properties.kv_wire`) behind it. Never: delivers a message or moves a block.
 
     DI-3  a store sends what its block held when the store began; one key stands for one content
-    DI-5  who waits for a load waits for that load alone: once all of it has come and stands in the store, it is told
+    DI-5  who waits for a load waits for that load alone: once all of it has come and stands in the store, it is told; blocks
+          are held for a transfer no longer than that and the copies of these blocks last
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Protocol
 
 from engine_under_test.distributed import messages as m
@@ -20,7 +21,7 @@ from engine_under_test.execution.runner import Move
 from engine_under_test.execution.simulated_device import SimulatedFence
 from engine_under_test.seams import Fence
 from engine_under_test.types import RowId
-from properties.invariants.predicate import row_named, violation
+from properties.invariants.predicate import blocks_named, row_named, violation
 from properties.kv_wire import Open, Wire
 from properties.verdict import Violation
 
@@ -61,6 +62,9 @@ class LinkAccount:
         self._generation = 0
         self._newest_load = 0
         self._waits: dict[RowId, int] = {}  # for which load
+        self._holds: dict[int, tuple[int, ...]] = {}  # by transfer: what is pinned for it, with what stands before
+        self._moves: list[tuple[int, Fence]] = []  # of which block; those that the host would not see at their end yet
+        self._over: set[int] = set()  # transfers that were over, with the copies of what they hold, when it was polled last
         self._told_late: set[int] = set()  # loads that stood in the store when the engine was polled last
         self.found: Violation | None = None
 
@@ -80,10 +84,13 @@ class LinkAccount:
         return self._blocks.block_bytes
 
     def read_block(self, block: int) -> Move:
-        return self._blocks.read_block(block)
+        move = self._blocks.read_block(block)
+        self._moves.append((block, move.fence))
+        return move
 
     def write_block(self, block: int, data: bytes) -> Move:
         move = self._blocks.write_block(block, data)
+        self._moves.append((block, move.fence))
         for load in self._loads.values():
             if data in load.contents:  # of another one perhaps, with the same content: then it may wait for both
                 load.writes.append(move.fence)
@@ -103,6 +110,7 @@ class LinkAccount:
                 self._generation = message.generation
                 self._loads.clear()
                 self._waits.clear()
+                self._holds.clear()
         elif isinstance(message, m.Open) and message.is_store:
             self._store_begins(message)
         elif isinstance(message, m.Open):
@@ -146,6 +154,19 @@ class LinkAccount:
         elif event.kind is EventKind.LOAD_ENDED and event.row is not None:
             self._loads.pop(self._waits.pop(event.row, -1), None)
 
+    def saw(self, events: Iterable[Event]) -> None:
+        """What the engine's memory told of: holds that begin and end. Where two are of the same blocks, both count as ended."""
+        assert self._connector is not None
+        for event in events:
+            if event.kind is EventKind.PINNED:
+                for transfer in self._connector.transfers.values():
+                    count = len(transfer.blocks)
+                    if count and event.blocks[-count:] == transfer.blocks:
+                        self._holds.setdefault(transfer.number, event.blocks)
+            elif event.kind is EventKind.UNPINNED:
+                for number in [number for number, held in self._holds.items() if held == event.blocks]:
+                    del self._holds[number]
+
     # ---- judged -----------------------------------------------------------------------------------------------------------
 
     def polled(self, loading: Collection[RowId]) -> Violation | None:
@@ -162,6 +183,15 @@ class LinkAccount:
             if self._waits.get(row) in self._told_late:
                 found = "waits still, one poll after all of its load stood in the store"
                 self._wrong(violation("DI-5", row_named(row), found, "a wait for this load alone"))
+        if late := self._over.intersection(self._holds):
+            number = min(late)
+            found = f"{blocks_named(self._holds[number])} held, one poll after it was over"
+            self._wrong(violation("DI-5", f"transfer {number}", found, "held while it or a copy of these blocks is under way"))
+        self._moves = [each for each in self._moves if not _stands(each[1])]
+        moving = {block for block, _ in self._moves}
+        self._over = {
+            number for number, held in self._holds.items() if number not in connector.transfers and moving.isdisjoint(held)
+        }
         self._told_late = {number for number, load in self._loads.items() if load.is_whole and all(map(_stands, load.writes))}
         return self.found or self._wire.found
 

@@ -162,6 +162,8 @@ class Watch:
             events = self._take_events()
             if events:
                 self._history.extend(events)
+                if self.link is not None:
+                    self.link.saw(events)
                 self._recount.add(events)
             elif may_be_quiet:
                 return self.snapshot, ()

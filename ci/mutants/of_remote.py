@@ -208,4 +208,15 @@ MUTANTS: tuple[Mutant, ...] = (
         _HUNTS,
         over_corrects="load-visible-before-it-is-written",
     ),
+    Mutant(
+        "holds-wait-for-the-moves-of-all",
+        "ours",
+        "",
+        _REMOTE,
+        "        if any(block in self._moves for block in blocks):\n            self._leaving.append(blocks)\n",
+        "        if self._moves:\n            self._leaving.append(blocks)\n",
+        "Blocks of a transfer that is over are held until no block of anybody moves: beside steady stores that may be never.",
+        _HUNTS,
+        over_corrects="reuse-before-the-store-has-read",
+    ),
 )
