@@ -75,13 +75,15 @@ def timed_run(shape: WalkShape, ops: Sequence[Op]) -> tuple[int, float, float]:
 
 def calls_of(shape: WalkShape, chunks: Sequence[Sequence[Op]]) -> list[list[Call]]:
     """For each chunk the calls that a World makes to its target."""
-    recorder = CallRecorder(target_from(shape.spec()))
-    world = World(recorder, hasher=hasher_of(shape.spec()), predicates=())
+    recorded: list[Call] = []
+    world = World(CallRecorder(target_from(shape.spec()), recorded.append), hasher=hasher_of(shape.spec()), predicates=())
     found = []
     for chunk in chunks:
-        first = len(recorder.calls)
+        first = len(recorded)
         world.run(chunk)
-        found.append(recorder.calls[first:])
+        found.append(recorded[first:])
+    if world.violation is not None:
+        raise AssertionError(f"the calls of a walk are those of a valid one, found {world.violation}; run assay gate first")
     return found
 
 
@@ -105,11 +107,11 @@ class BareRun:
 
 
 class CallRecorder:
-    """A target that notes each verb called on it, with its arguments."""
+    """A target that tells of each verb called on it, with its arguments. It keeps none: a target at rest holds nothing."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, tell: Callable[[Call], None]) -> None:
         self._target = target
-        self.calls: list[Call] = []
+        self._tell = tell
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
@@ -117,7 +119,7 @@ class CallRecorder:
             return found
 
         def call(*arguments: Any) -> Any:
-            self.calls.append((name, arguments))
+            self._tell((name, arguments))
             return found(*arguments)
 
         return call
