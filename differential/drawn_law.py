@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from differential.adjusted_cases import PROCESSORS
 from engine_under_test.types import History, Logprobs, LogprobsMode, Request, SamplingParams
 from models.law import uniforms
 from models.law_of_adjustments import adjusted, steps_of, wrong_telling
@@ -55,7 +56,7 @@ class Account:
 
 def chances_of(logits: Floats, sampling: SamplingParams, history: History) -> Chances:
     """The law of the token behind a history."""
-    values = adjusted(logits, steps_of(sampling, history)) if sampling.is_adjusted else logits
+    values = adjusted(logits, steps_of(sampling, history), PROCESSORS) if sampling.is_adjusted else logits
     left = masked(values, sampling, len(history.output))
     row = kept(left, sampling)
     if not row.is_sure.all():

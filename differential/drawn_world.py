@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from differential.adjusted_cases import PROCESSORS
 from differential.preempting import PreemptingScheduler
 from differential.running import LaunchWithLogits
 from differential.structured_world import Floats, KnownRunner, laws_of, logits_behind
@@ -102,6 +103,12 @@ def requests(seed: int) -> tuple[Request, ...]:
         {"repetition_penalty": 1.6, "temperature": 1.8, **told},
         {"presence_penalty": 1.8, "logit_bias": bias(), **processed},
         {"min_tokens": 9, "stop_token_ids": tuple(chance.sample(letters, 6)), "temperature": 2.1, **told},
+        *(
+            {"min_tokens": least, "stop_token_ids": tuple(chance.sample(letters, 34)), "temperature": 3.0, "n": 2}
+            for least in (3, 5, 8)
+        ),
+        {"processors": ("last is dropped",), "temperature": 1.6},
+        {"processors": ("length is raised", "last is dropped"), **processed},
         {"frequency_penalty": -1.5, "top_k": 20, "n": 2},
         {"temperature": 0.0, **counted, **told},
         {"temperature": 0.0},
@@ -219,16 +226,16 @@ def serve(way: Way, asked: Sequence[Request], seed: int, grammars: CompiledGramm
     """All requests, batched, until nothing is left."""
     config = EngineConfig(
         **{"num_blocks": _BLOCKS, "block_size": _BLOCK, "max_tokens_per_step": 256, "max_num_seqs": 32,
-           "vocab_size": VOCAB_SIZE, **way.config}
+           "vocab_size": VOCAB_SIZE, "logits_processors": tuple(PROCESSORS), **way.config}
     )  # fmt: skip
     known = laws_of(seed) if way.is_on_host else None
     weights = None if way.is_on_host else tiny_random(_SHAPE, seed % 2**31)
     runner: Runner
     if weights is None:
         assert known is not None
-        runner = KnownRunner(config, known, grammars=grammars)
+        runner = KnownRunner(config, known, grammars=grammars, processors=PROCESSORS)
     else:
-        runner = TransformerRunner(weights, _BLOCKS, _BLOCK, grammars=grammars)
+        runner = TransformerRunner(weights, _BLOCKS, _BLOCK, grammars=grammars, processors=PROCESSORS)
     watch, recording = _Watch(runner), Recording(_proposer(way, seed, grammars))
     scheduler = PreemptingScheduler(asked, way.preempts_at) if way.preempts_at else None
     engine = Engine(config, watch, observer=watch.observe, scheduler=scheduler, grammars=grammars, drafting=Drafting(recording))
@@ -262,7 +269,8 @@ def _proposer(way: Way, seed: int, grammars: CompiledGrammars) -> Proposer:
     if way.proposer == "drawing":
         return Drawing(VOCAB_SIZE, WIDTH)
     draft = TransformerRunner(_nearly(tiny_random(_SHAPE, seed % 2**31), seed), _BLOCKS, _BLOCK)
-    return DraftModel(draft, _BLOCKS, _BLOCK, WIDTH, grammars=grammars if way.proposer == "draft model" else None)
+    of_grammars = grammars if way.proposer == "draft model" else None
+    return DraftModel(draft, _BLOCKS, _BLOCK, WIDTH, processors=PROCESSORS, grammars=of_grammars)
 
 
 def _nearly(weights: LlamaWeights, seed: int) -> LlamaWeights:

@@ -92,6 +92,7 @@ VERIFICATION_LAW, VERIFICATION_POWER = (
 DRAWN_DRAFTS = _suite(
     "drawn-drafts", "speculation, drawn drafts row by row", "drawn_drafts.check_drawn_drafts", 6.0, ("model", "grammar")
 )
+PROPOSALS = _suite("proposals", "speculation, proposers and the width of drafts", "proposals.check_proposals", 6.0, _MODEL)
 ADAPTERS = _suite("adapters", "language models, adapters", "adapted_suite.check_adapters", 6.0, _MODEL)
 STRUCTURED = _suite("structured-output", "structured output", "structured.check_structured", 12.0, ("model", "grammar"))
 FIRST_POSITIONS = _suite(
@@ -110,6 +111,7 @@ SUITES: tuple[Suite, ...] = (
     VERIFICATION_LAW,
     VERIFICATION_POWER,
     DRAWN_DRAFTS,
+    PROPOSALS,
     STREAMED_TEXT,
     STRUCTURED,
     FLOAT_SETTINGS,

@@ -103,8 +103,9 @@ class Drafting:
         self._noise: Noise = PhiloxNoise() if noise is None else noise
         declared = proposer.declaration.max_drafts
         self.max_drafts = declared if most is None else min(most, declared)
-        self.num_proposed = 0  # drafts that stood in a plan that landed
-        self.num_accepted = 0
+        self.num_proposed = 0  # drafts of plans that landed
+        self.num_accepted = 0  # those of them that were verified to stand
+        self.num_failed = 0  # askings that came to nothing, since the proposer failed
 
     def ask(self, book: Drafted, grammars: Grammars | None = None) -> None:
         """Has drafts proposed for everybody who may be asked now and was not yet; none that a grammar forbids."""
@@ -124,10 +125,15 @@ class Drafting:
         if not wanted:
             return
         asks = [asks[number] for number in wanted]
-        proposal = self._propose(asks) if self._pace is None else self._pace.timed(partial(self._propose, asks))
+        for number in wanted:
+            seqs[number].was_asked = True
+        try:
+            proposal = self._propose(asks) if self._pace is None else self._pace.timed(partial(self._propose, asks))
+        except RunnerError:  # drafts are never needed: these states of the rows go on without
+            self.num_failed += 1
+            return
         end = 0
         for number, ask, drafts in zip(wanted, asks, proposal.drafts, strict=True):
-            seqs[number].was_asked = True
             if proposal.probabilities is None:
                 seqs[number].drafts = drafts[: _num_grammatical(ask, drafts, grammars)]
             elif drafts:  # each must be judged, whatever it is: to leave one out for what it is would favour others
@@ -147,13 +153,14 @@ class Drafting:
 
     def plan_landed(self, plan: Plan, tokens: Items[Items[int]]) -> None:
         """With its results, row by row. Plans that were launched before it and have not landed never will."""
+        if plan.num_drafts:
+            self.num_proposed += sum(plan.num_drafts)
+            self.num_accepted += sum([len(found) - 1 for num, found in zip(plan.num_drafts, tokens, strict=True) if num])
         if self._pace is not None:
             self._pace.landed(plan, tokens)
 
-    def landed(self, seq: Sequence, num_drafts: int, num_accepted: int) -> None:
+    def landed(self, seq: Sequence, num_accepted: int) -> None:
         """A step of a choice that goes on has landed."""
-        self.num_proposed += num_drafts
-        self.num_accepted += num_accepted
         if seq.was_asked:
             self.proposer.repair((Repair(seq.row_id, num_accepted, len(seq.tokens)),))
 

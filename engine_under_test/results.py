@@ -67,7 +67,7 @@ class Results:
                 continue
             seq.rows = seq.rows[1:]
             if row in verified:
-                self._emit_verified(seq, verified[row], tokens, plan.num_drafts[row], logprobs, plan.plan_id)
+                self._emit_verified(seq, verified[row], tokens, logprobs, plan.plan_id)
                 continue
             seq.committed_len += count
             if tokens:
@@ -84,23 +84,17 @@ class Results:
         kept, reason = seq.append(tokens)
         self._tell(seq, kept, reason, plan_id, logprobs)
         if reason is None and self._drafting is not None:
-            self._drafting.landed(seq, 0, 0)
+            self._drafting.landed(seq, 0)
 
     def _emit_verified(
-        self,
-        seq: Sequence,
-        applied: Applied,
-        tokens: tuple[int, ...],
-        num_drafts: int,
-        logprobs: tuple[Logprobs, ...],
-        plan_id: int,
+        self, seq: Sequence, applied: Applied, tokens: tuple[int, ...], logprobs: tuple[Logprobs, ...], plan_id: int
     ) -> None:
         """The same for tokens that were applied before what they stand on was confirmed."""
         kept, reason, end = applied
         seq.committed_len = end
         self._tell(seq, kept, reason, plan_id, logprobs)
         if reason is None and self._drafting is not None:
-            self._drafting.landed(seq, num_drafts, len(tokens) - 1)
+            self._drafting.landed(seq, len(tokens) - 1)
 
     def _tell(
         self, seq: Sequence, kept: tuple[int, ...], reason: FinishReason | None, plan_id: int, logprobs: tuple[Logprobs, ...]

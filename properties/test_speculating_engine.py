@@ -11,6 +11,7 @@ import pytest
 
 from engine_under_test import Engine, EngineConfig, FingerprintRunner, Request, SamplingParams
 from engine_under_test.drafting import Drafting
+from engine_under_test.errors import RunnerError
 from engine_under_test.execution.runner import Launch, Runner
 from engine_under_test.execution.transformer import TransformerRunner
 from engine_under_test.model.weights import LlamaConfig, tiny_random
@@ -230,3 +231,34 @@ def test_a_controller_is_told_of_every_plan_that_lands_and_of_no_lost_one() -> N
         engine.step()
     assert len(told) == len(runner.widths) - len(lost)
     assert any(trials for _, trials in told)
+
+
+class _Failing:
+    """A proposer that fails every second time."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        self._proposer = proposer
+        self.num_asked = 0
+
+    @property
+    def declaration(self) -> Declaration:
+        return self._proposer.declaration
+
+    def propose(self, asks: Sequence[Ask], noise: Noise) -> Proposal:
+        self.num_asked += 1
+        if self.num_asked % 2:
+            raise RunnerError("the draft model ran out of memory")
+        return self._proposer.propose(asks, noise)
+
+    def repair(self, repairs: Sequence[Repair]) -> None:
+        self._proposer.repair(repairs)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_where_a_proposer_fails_the_engine_goes_on_without_drafts(depth: int) -> None:
+    config = replace(CONFIG, max_plans_in_flight=depth + 1)
+    proposer = _Failing(PromptLookup())
+    drafting = Drafting(proposer)
+    assert _serve(config, _requests(), drafting) == _serve(config, _requests())
+    assert drafting.num_failed == -(-proposer.num_asked // 2) > 1
+    assert drafting.num_proposed > 0

@@ -78,6 +78,11 @@ class DraftModel:
         """Of its own store; all of them once every row was repaired for the last time."""
         return len(self._free)
 
+    @property
+    def num_rows(self) -> int:
+        """Of which anything is kept; likewise none."""
+        return len(self._rows)
+
     def propose(self, asks: Sequence[Ask], noise: Noise) -> Proposal:
         """See `speculation.Proposer`."""
         widths = [min(ask.width, self._max_drafts) if self._has_room(ask) else 0 for ask in asks]
