@@ -52,6 +52,11 @@ def _pieces(op: Op) -> tuple[str, str]:
     return f"fragment memory {op.k}", f"free memory lies in pieces of {op.k} words"
 
 
+def _slowly(op: Op, verb: str, end: str) -> tuple[str, str]:
+    between = ", fences pass, and it is " if op.on else " and "
+    return verb, f"the next step is reserved{between}{end}"
+
+
 def _place(k: int) -> str:
     return "the oldest" if k == 0 else f"the oldest but {k}"
 
@@ -62,11 +67,11 @@ _WORDS: dict[OpKind, Callable[[Op], tuple[str, str]]] = {
     OpKind.LOAD_ADAPTER: lambda op: (f"load adapter {op.request_id} v{op.k}", "older versions take no more requests"),
     OpKind.UNLOAD_ADAPTER: lambda op: (f"unload adapter {op.request_id} v{op.k}", "it takes no more requests"),
     OpKind.STEP: lambda _op: ("step", "plan, execute, commit, deliver"),
-    OpKind.PLAN: lambda _op: ("plan", "the next step is reserved and launched"),
+    OpKind.PLAN: lambda op: _slowly(op, "plan", "launched"),
     OpKind.LAND: lambda op: (f"land {op.k}", f"the result of {_place(op.k)} plan in flight arrives"),
     OpKind.LAND_AGAIN: lambda op: (f"land again {op.k}", "a result that had its chance arrives"),
     OpKind.ABANDON: lambda op: (f"abandon {op.k}", f"{_place(op.k)} plan and later ones are lost"),
-    OpKind.ROLLBACK: lambda _op: ("rollback", "the next step is reserved, then undone"),
+    OpKind.ROLLBACK: lambda op: _slowly(op, "rollback", "undone"),
     OpKind.REFUSE_BLOCK: lambda op: (f"refuse block {op.k}", f"block number {op.k} taken from now on"),
     OpKind.REFUSE_MEMORY: _memory,
     OpKind.FRAGMENT_MEMORY: _pieces,

@@ -126,9 +126,11 @@ class AdapterBook:
         loads: list[AdapterLoad] = []
         for adapter in dict.fromkeys(filter(None, rows)):
             slot = place.get(adapter)
+            is_resident = slot is not None
             if slot is None:
                 slot = self._free_slot({*running, *filter(None, rows)})
-                self._changed.append((slot, self._slots[slot], self._used[slot]))
+            self._changed.append((slot, self._slots[slot], self._used[slot]))
+            if not is_resident:
                 place[adapter], self._slots[slot] = slot, adapter
                 loads.append(AdapterLoad(slot, adapter))
             self._pins.setdefault(slot, set()).add(plan_id)

@@ -190,7 +190,7 @@ class Engine:
     # ---- the stages of a step -----------------------------------------------------------------------------------------
 
     def poll(self) -> int:
-        """Passes fences and deadlines, lets transfers move; the number of plans in flight."""
+        """Passes fences and deadlines, lets transfers move, unless a step is reserved; the number of plans in flight."""
         self._settle()
         if self._remote is not None and self._reserved is None:
             self._journal.counters.evicted += self._remote.step()
@@ -290,6 +290,7 @@ class Engine:
 
         Raises ProtocolError, and changes nothing, if the result is not what its plan asked for.
         """
+        self._require_no_reservation()
         if not self._in_flight.accept(result, self._book.generation, self.config.vocab_size):
             self._journal.result_dropped(result.plan_id)
             return

@@ -58,7 +58,8 @@ class AdapterModel:
         if not reservation.adapter_slots:
             return
         facts.content.update(reservation.adapter_loads)
-        facts.in_flight[plan_id] = frozenset(slot for slot in reservation.adapter_slots if slot)
+        facts.in_flight[plan_id] = slots = frozenset(slot for slot in reservation.adapter_slots if slot)
+        facts.used.update(dict.fromkeys(slots, plan_id))
         self._adapters[plan_id] = frozenset(request.adapter for request in step.plan.requests if request.adapter is not None)
 
     def abandoned(self, lost: Iterable[PlannedStep]) -> None:

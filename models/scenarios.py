@@ -363,6 +363,14 @@ def late_together(number: int) -> Scenario:
     return Scenario(f"late together {number=}", spec(3 * number, 2, max_num_seqs=number), ops, (Reach.DEADLINE,))
 
 
+def late_in_turn(number: int) -> Scenario:
+    """Deadlines a little apart, the last ones asked for first: each ends with its own, whoever came before it."""
+    adds = (add(f"r{each}", 3, 9, deadline_s=1.0 + (number - each) / 16) for each in range(number))
+    passing = (op for _ in range(number) for op in (Op(OpKind.ADVANCE, seconds=1 / 16), *(PLAN, land()) * 2))
+    ops = (*adds, Op(OpKind.ADVANCE, seconds=1.0 - 1 / 32), *passing, DRAIN)
+    return Scenario(f"late in turn {number=}", spec(6 * number, 2, max_num_seqs=number), ops, (Reach.DEADLINE,))
+
+
 def other_media(block_size: int, hasher: str = "blake2b") -> Scenario:
     """The same tokens with another item, or with another second one in the same block: no hit."""
     one, other, third = (Media(digest, 0, block_size - 1) for digest in ("cat", "dog", "cow"))

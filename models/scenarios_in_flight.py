@@ -159,6 +159,26 @@ def undone_from_quarantine(block_size: int) -> Scenario:
     return Scenario(f"undone-from-quarantine-{block_size}", world, ops, (Reach.ROLLED_BACK, Reach.QUARANTINED))
 
 
+def settled_while_reserved(block_size: int, is_undone: bool) -> Scenario:
+    """The fence that blocks wait for passes between the reservation of a plan and its launch, or its undoing."""
+    length = 2 * block_size + 1
+    kind = OpKind.ROLLBACK if is_undone else OpKind.PLAN
+    ops = (
+        *(add("a", length, 4), add("b", length, 4, leaves_at=0, variant=1), STEP, HOLD, PLAN, abort("a"), land()),
+        *(add("c", 2 * length, 2, leaves_at=0, variant=2), Op(kind, on=True), STEP, POLL, STEP, DRAIN),
+    )
+    world = spec(16, block_size, max_plans_in_flight=2)
+    return Scenario(f"settled-while-reserved-{block_size}-{is_undone}", world, ops, (Reach.QUARANTINED,))
+
+
+def blamed_behind_one_who_left(num_rows: int, culprit: int) -> Scenario:
+    """Of a plan one row comes to no number, and by then one before it was aborted: that row's request ends, nobody else's."""
+    names = [f"r{number}" for number in range(num_rows)]
+    adds = [add(name, 3, 5, leaves_at=0, variant=number) for number, name in enumerate(names)]
+    ops = (*adds, STEP, PLAN, Op(OpKind.SICK_ROW, k=culprit), abort(names[0]), land(), *(STEP,) * 3, DRAIN)
+    return Scenario(f"blamed-behind-one-who-left-{num_rows}-{culprit}", spec(24, 2), ops, (Reach.ABANDONED,))
+
+
 def long_prompt_beside(block_size: int, budget: int) -> Scenario:
     """A prompt that does not fit beside who runs waits for its turn, and is not begun, preempted and begun again."""
     num_blocks, running = 72, 10 * block_size

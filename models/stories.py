@@ -17,6 +17,7 @@ from models.scenarios import (
     duplicates,
     forked,
     late,
+    late_in_turn,
     late_together,
     lost_chunk,
     no_room_to_copy,
@@ -36,6 +37,7 @@ from models.scenarios import (
     without_drains,
 )
 from models.scenarios_in_flight import (
+    blamed_behind_one_who_left,
     coming_home,
     early_return,
     long_prompt_beside,
@@ -49,6 +51,7 @@ from models.scenarios_in_flight import (
     orphaned_child,
     preempted_again,
     restarted_as_it_was,
+    settled_while_reserved,
     undone_from_quarantine,
 )
 
@@ -76,6 +79,9 @@ def _in_flight(copies: int) -> Iterator[Scenario]:
         yield lost_copy(number + 1, number)
         yield undone_from_quarantine(number)
         yield restarted_as_it_was(number)
+        yield blamed_behind_one_who_left(number + 1, number - 1)
+        for is_undone in (False, True):
+            yield settled_while_reserved(number, is_undone)
     for block_size, depth in product((3, 4, 5), range(min(copies, 3))):
         yield never_run(block_size, depth)
     for max_tokens in range(5, 8)[: copies + 1]:  # more would not fit in the pool
@@ -152,6 +158,7 @@ def _overlap(copies: int) -> Iterator[Scenario]:
         yield late(block_size, variant)
     for number in (3, 8):
         yield late_together(number)
+        yield late_in_turn(number)
     for block_size, switch in product((1, 3), ("prefix_cache", "batching", "chunking")):
         yield plain_path(block_size, switch)
 

@@ -200,8 +200,8 @@ class _Walk:
             if not self.held_for:
                 yield Op(OpKind.HOLD_FENCES, on=False)
         if shape.deadline_share and rng.random() < 0.1:
-            self.now += 1.0
-            yield Op(OpKind.ADVANCE, seconds=1.0)
+            self.now += 0.5
+            yield Op(OpKind.ADVANCE, seconds=0.5)
         yield from self._advance()
 
     def num_guessed(self) -> int:
@@ -283,8 +283,10 @@ class _Walk:
                 plans = rng.randint(1, self.depth + 1)
                 yield from [_PLAN] * plans
                 yield Op(OpKind.ABANDON, k=rng.randrange(plans), on=self.number % 2 == 1)
-            case "rollback":
+            case "rollback" if self.number % 2 or self.held_for:
                 yield Op(OpKind.ROLLBACK)
+            case "rollback":  # what was held passes while the plan is reserved
+                yield from (Op(OpKind.HOLD_FENCES, on=True), _STEP, Op(OpKind.ROLLBACK, on=True))
             case "reset":
                 if rng.random() < 0.5:
                     yield _PLAN
@@ -331,7 +333,7 @@ class _Walk:
                 media.append(Media(rng.choice(("cat", "dog")), end, rng.randint(1, len(prompt) - end)))
             request = replace(request, media=tuple(media))
         if rng.random() < shape.deadline_share:
-            request = replace(request, deadline_s=self.now + rng.randint(1, 3))
+            request = replace(request, deadline_s=self.now + rng.randint(1, 6) / 4)
         budget = shape.config.max_tokens_per_step
         self.guesses[request.request_id] = _SLOWNESS * (sampling.max_tokens + 1 + len(prompt) / budget)
         self.choices[request.request_id] = sampling.n

@@ -59,13 +59,15 @@ class AdapterFacts:
     """What the harness knows of adapters. Owned by the adapter model.
 
     ``listed``: requests may name these. ``content``: slot -> what the loads of launched plans have put there, if nothing was
-    lost. ``in_flight``: plan that has not settled -> slots that its rows read. ``lacking``: those that wait and could not enter
+    lost. ``in_flight``: plan that has not settled -> slots that its rows read. ``used``: slot -> the last launched plan whose
+    rows read it. ``lacking``: those that wait and could not enter
     with the latest plan for want of a slot; ``overtaken``: how many later ones entered while it was so.
     """
 
     listed: set[Adapter] = field(default_factory=set)
     content: dict[int, Adapter] = field(default_factory=dict)
     in_flight: dict[int, frozenset[int]] = field(default_factory=dict)
+    used: dict[int, int] = field(default_factory=dict)
     lacking: set[tuple[str, int, int]] = field(default_factory=set)
     overtaken: dict[tuple[str, int, int], int] = field(default_factory=dict)
 

@@ -22,14 +22,14 @@ class OpKind(StrEnum):
 
     ADD = "add"  # request
     ABORT = "abort"  # request_id
-    PLAN = "plan"  # the next plan is decided, reserved and launched
+    PLAN = "plan"  # the next plan is decided, reserved and launched; on: fences pass between the two
     LAND = "land"  # k: the k-th plan in flight (0 = oldest) is executed and its result handed in
     STEP = "step"  # poll, plan (if allowed), land the oldest, deliver: one synchronous iteration
     POLL = "poll"  # fences and transfers advance
     HOLD_FENCES = "hold_fences"  # on: until released by off, `poll` settles nothing
     DELIVER = "deliver"  # outputs are handed to the users
     ADVANCE = "advance"  # seconds
-    ROLLBACK = "rollback"  # reserve the next plan and roll it back
+    ROLLBACK = "rollback"  # reserve the next plan and roll it back; on: fences pass between the two
     REFUSE_BLOCK = "refuse_block"  # k: the k-th block taken from now on is refused, once
     ABANDON = "abandon"  # k: the k-th plan in flight is lost, and every later one; on: whatever did not run yet never will
     LAND_AGAIN = "land_again"  # k: a result that was handed in or abandoned before (0 = latest) is handed in (again)

@@ -222,4 +222,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "An adapter that was trained beside what is left of the weights is added to the whole of them.",
         _MODELS,
     ),
+    Mutant(
+        "slots-given-up-by-age",
+        "sgl-lora-fifo",
+        "https://github.com/sgl-project/sglang/pull/11041",
+        _BOOK,
+        "            self._used[slot] = self._clock\n",
+        "            self._used[slot] = self._clock if not is_resident else self._used[slot]\n",
+        "The slot of the adapter loaded first is given up, and be it the one used most.",
+        _WALKS,
+    ),
+    Mutant(
+        "slots-unpinned-with-their-lost-plans",
+        *_MEMO,
+        _BOOK,
+        "        for load in [load for reservation in lost for load in reservation.adapter_loads]:\n",
+        "        lost = list(lost)\n"
+        "        self._keep_pins(lambda pin: all(pin != reservation.plan_id for reservation in lost))\n"
+        "        for load in [load for reservation in lost for load in reservation.adapter_loads]:\n",
+        "The slots of plans that were lost are to be had before the device is done with these.",
+        _WALKS,
+    ),
 )

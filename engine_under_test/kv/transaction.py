@@ -199,6 +199,12 @@ class KvTransaction(Holding):
         change.takes.append(Take(block, eviction))
         return block
 
+    def settle(self) -> None:
+        """Passes fences, but not while a plan is reserved: what is freed would join the queue from which that plan took, and no
+        rollback could restore it."""
+        if not self._in_flight or self._in_flight[-1].is_launched:
+            super().settle()
+
     def rollback(self, plan_id: int) -> None:
         """As if the newest reservation had not been: free order and evicted entries included."""
         record = self._in_flight[-1] if self._in_flight else None

@@ -36,7 +36,10 @@ class EngineMachine(PortableMachine):
         if caps.has_fences and is_busy:
             found += [Op(OpKind.HOLD_FENCES, on=not world.are_fences_held)]
         if caps.has_transaction and is_busy:
-            found += [Op(OpKind.ROLLBACK)] * 2 if self.has_room() and self.live() else []
+            reserved = [
+                Op(kind, on=on) for kind, on in ((OpKind.ROLLBACK, False), (OpKind.ROLLBACK, True), (OpKind.PLAN, True))
+            ]
+            found += reserved if self.has_room() and self.live() else []
             found += [Op(OpKind.REFUSE_BLOCK, k=k) for k in (1, 2, 4)] if self.live() else []
             lost = range(len(world.snapshot.plans))
             found += [Op(OpKind.ABANDON, k=k, on=on) for k in lost for on in (False, True)] * 2

@@ -213,8 +213,11 @@ class KvAlone(Alone):
         return not self._is_held and all(flight.step.plan.plan_id != plan_id for flight in self.flights)
 
     def poll(self) -> int:
-        """Fences pass, and transfers begin and end: none lasts when nobody is live or nothing could be planned beside it."""
+        """Fences pass, and transfers begin and end, unless a plan is reserved: none lasts when nobody is live or nothing could
+        be planned beside it."""
         self._kv.settle()
+        if self._reserved is not None:
+            return len(self.flights)
         if self._is_starved or not self.running:
             self._pin(())
         elif chance(self.next_plan_id, 8) % 5 == 0:
@@ -260,11 +263,13 @@ class KvAlone(Alone):
         assert self._reserved is not None
         assert self._reserved.step is step
         self.launch_flight(self._reserved)
+        self._reserved = None
 
     def rollback(self, step: PlannedStep) -> None:
         assert self._reserved is not None
         self._kv.rollback(step.plan.plan_id)
         self.withdraw(self._reserved)
+        self._reserved = None
 
     def abandon(self, plan_id: int, reason: str) -> bool:
         lost = self._kv.abandon(plan_id, reason)

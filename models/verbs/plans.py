@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from engine_under_test.errors import RunnerError
 from engine_under_test.events import EventKind
-from engine_under_test.types import Snapshot
+from engine_under_test.types import PlannedStep, Snapshot
 from models.device import Flight
 from models.verbs.acting import Acting, Stage
 from properties.history import Landing
@@ -41,14 +41,15 @@ class PlanVerbs(Acting):
         wrong = self._watch.learn(events, before, after)
         wrong = wrong or self._miscounted(count)
         if (link := self._watch.link) is not None:
-            wrong = wrong or link.polled(after, self._facts)
+            wrong = wrong or link.polled(after.loading)
         if after is before and wrong is None:
             return False
         self._watch.judge(Happening.POLLED, before, after, events, wrong)
         return bool(events) or before.unsettled != after.unsettled
 
-    def plan(self, polls: bool = False) -> bool:
-        """``polls``: fences and the clock advance just before, in the same happening."""
+    def plan(self, polls: bool = False, waits: bool = False) -> bool:
+        """``polls``: fences and the clock advance just before, in the same happening; ``waits``: fences pass between its
+        reservation and its launch."""
         if len(self.flights) >= self._caps.max_plans_in_flight:
             return False
         if not self._finish_lost():
@@ -57,7 +58,9 @@ class PlanVerbs(Acting):
         if polls and (count := self._target.poll()) != len(self.flights):
             self._watch.violation = self._miscounted(count)
             return True
-        step = self._target.plan()
+        step = self._target.plan() if not (waits and self._caps.has_transaction) else self._plan_slowly()
+        if self._watch.violation is not None:
+            return True
         after, events = self._watch.observe(may_be_quiet=step is None)
         self._facts.scheduler.asked()
         wrong = self._watch.learn(events, before, after)
@@ -98,8 +101,6 @@ class PlanVerbs(Acting):
             self._past.append(landed)
             self._commit(landed, after)
         wrong = self._watch.learn(events, before, after)
-        if (link := self._watch.link) is not None:
-            wrong = wrong or link.use.landed(events, before, after, self._caps)
         self._watch.judge(
             Happening.LANDED,
             before,
@@ -126,8 +127,25 @@ class PlanVerbs(Acting):
         self._watch.judge(Happening.STALE, before, after, events, wrong, landed=flight.step, result=flight.result)
         return True
 
-    def rollback(self) -> bool:
-        """A plan is made and undone before it is launched."""
+    def _plan_slowly(self) -> PlannedStep | None:
+        """A plan is made, fences pass, and it is launched."""
+        step = self._more.reserve()
+        if step is not None and self._fences_pass():
+            self._more.launch(step)
+        return step
+
+    def _fences_pass(self) -> bool:
+        """While a plan is reserved: fences that were held pass, what was lost gets to its end, the target is polled. Whether
+        it is as it should be."""
+        if self._watch.is_held:
+            self._more.hold_fences(False)
+            self._watch.is_held = False
+        if self._finish_lost():
+            self._watch.violation = self._miscounted(self._target.poll())
+        return self._watch.violation is None
+
+    def rollback(self, waits: bool = False) -> bool:
+        """A plan is made and undone before it is launched. ``waits``: fences pass in between."""
         if not self._caps.has_transaction or len(self.flights) >= self._caps.max_plans_in_flight:
             return False
         did = self.poll()  # what has ended settles first, so that only the reservation is between before and after
@@ -136,6 +154,8 @@ class PlanVerbs(Acting):
         before = self._watch.snapshot
         step = self._more.reserve()
         if step is not None:
+            if waits and not self._fences_pass():
+                return True
             self._more.rollback(step)
         after, events = self._watch.observe(may_be_quiet=step is None)
         own = sum(event.kind is EventKind.ROLLED_BACK for event in events) - (step is not None)

@@ -55,6 +55,32 @@ def slots_in_use_are_not_overwritten(moment: Moment) -> Violation | None:
     return None
 
 
+def the_least_recently_used_slot_is_given_up(moment: Moment) -> Violation | None:
+    """RS-1: a load takes a slot with nothing of use in it, or else the one of which no plan has read for longest; slots that
+    plans read which have not settled, or that hold what a running choice needs, are not to be had.
+
+    Source: engine_under_test/adapter_book.py; sglang pull 11041 (the hottest adapter was given up for its age).
+    """
+    step = moment.planned
+    assert step is not None
+    loads, shown = step.reservation.adapter_loads, moment.before.adapter_slots
+    if not loads:
+        return None
+    known, loaded = moment.facts.adapters, {load.slot for load in loads}
+    taken = frozenset[int]().union(loaded, *[s for plan, s in known.in_flight.items() if plan in moment.after.unsettled])
+    choices = map(moment.facts.choice, [s.row_id for s in moment.after.running])
+    needed = {facts.request.adapter for facts in choices if facts is not None}
+    left = [slot for slot, held in enumerate(shown, 1) if slot not in taken and (held is None or held not in needed)]
+    for load in loads:
+        if left and (held := shown[load.slot - 1]) is not None:
+            better = min(left, key=lambda slot: (shown[slot - 1] is not None, known.used.get(slot, 0)))
+            if shown[better - 1] is None or known.used.get(better, 0) < known.used.get(load.slot, 0):
+                found = f"{_named(held)} given up for {_named(load.adapter)}"
+                expected = f"slot {better} instead, with {_named(shown[better - 1])}: not read for longer"
+                return violation("RS-1", f"slot {load.slot}", found, expected)
+    return None
+
+
 def adapters_of_running_choices_are_resident(moment: Moment) -> Violation | None:
     """RS-1: behind a plan, the adapter of each choice that runs lies in a slot, and each slot holds what the target shows.
 
@@ -139,6 +165,9 @@ _KEPT: Final = (Happening.ADDED, Happening.ABORTED, Happening.OTHER, Happening.D
 PREDICATES: Final[tuple[Predicate, ...]] = (
     predicate("RS-1", rows_read_the_adapter_that_they_name, Happening.PLANNED, needs=("planned",), is_observable=_has_slots),
     predicate("RS-1", slots_in_use_are_not_overwritten, Happening.PLANNED, needs=("planned",), is_observable=_has_slots),
+    predicate(
+        "RS-1", the_least_recently_used_slot_is_given_up, Happening.PLANNED, needs=("planned",), is_observable=_has_slots
+    ),
     predicate(
         "RS-1", adapters_of_running_choices_are_resident, Happening.PLANNED, needs=("planned",), is_observable=_has_slots
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from engine_under_test.caps import Caps
-from engine_under_test.types import Plan
+from engine_under_test.types import Plan, Status
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
@@ -73,6 +73,68 @@ def fallen_drafts_keep_no_block(moment: Moment) -> Violation | None:
     return None
 
 
+def drafts_take_no_block_that_others_want(moment: Moment) -> Violation | None:
+    """SC-9: no block is taken for drafts alone while anybody waits, nor one that those who run may want next: speculation
+    is the cause of no preemption.
+
+    Source: vllm pull 99 of local-inference-lab (slots ahead took KV that others could have used); scheduling/scheduler.py.
+    """
+    assert moment.planned is not None
+    plan, reservation, size = moment.planned.plan, moment.planned.reservation, moment.after.block_size
+    for row, (num, end) in enumerate(zip(_num_drafts(plan), moment.view.planned.ends, strict=True)):
+        num_before = len(reservation.tables[row]) - len(reservation.new_blocks[row])
+        if not num or -(-end // size) <= max(num_before, -(-(end - num) // size)):
+            continue
+        if moment.after.waiting:
+            found = f"a block for drafts, while {row_named(moment.after.waiting[0].row_id)} waits"
+            return violation("SC-9", row_named(plan.row_id(row)), found, "none: it takes room from who waits")
+        free, running = len(moment.after.free), len(moment.after.running)
+        if free < running:
+            found = f"a block for drafts, {free} left for {running} who run"
+            return violation("SC-9", row_named(plan.row_id(row)), found, "one left for each of them")
+    return None
+
+
+def a_second_try_has_no_drafts(moment: Moment) -> Violation | None:
+    """SC-7: the rows of a lost plan are tried again without drafts: these may have been what broke it.
+
+    Source: engine_under_test/drafting.py; `FinishReason.ERROR` in engine_under_test/types.py.
+    """
+    lost = tuple(moment.facts.retried)
+    assert moment.planned is not None
+    plan = moment.planned.plan
+    if (
+        not lost
+        or not any(plan.num_drafts)
+        or not {row[:3] for row in moment.view.planned.rows} <= {*lost[: -(-len(lost) // 2)]}
+    ):
+        return None
+    return violation(
+        "SC-7", f"plan {plan.plan_id}, behind a lost one", f"{sum(plan.num_drafts)} drafts", "none in a second try"
+    )
+
+
+def who_may_have_drafts_is_asked(moment: Moment) -> Violation | None:
+    """SC-13: a running choice that goes on alone behind its newest token was asked for drafts there, resumed ones included.
+
+    Source: engine_under_test/drafting.py; vllm pull 46899 (a state of drafts that outlived its epoch).
+    """
+    assert moment.planned is not None
+    assert moment.kept_drafts is not None
+    if moment.has_fault:  # the second try of a lost plan asks nobody
+        return None
+    plan, known, resting = moment.planned.plan, moment.kept_drafts, moment.view.before.by_row
+    columns = zip(plan.row_ids(), plan.requests, plan.starts, plan.num_tokens, _num_drafts(plan), strict=True)
+    for number, (row, request, start, count, num) in enumerate(columns):
+        is_alone = count == num + 1 and plan.samples[number] and not plan.num_pending[number]
+        s = resting.get(row) if is_alone and known.get(row, 0) <= start else None
+        if s is None or s.plans or s.status is not _RUNNING or s.scheduled_len != start:
+            continue
+        if start + 1 - len(request.prompt) < request.sampling.max_tokens - 1:
+            return violation("SC-13", row_named(row), "goes on, its proposer was not asked", f"asked behind {start + 1} tokens")
+    return None
+
+
 def proposers_keep_what_stands(moment: Moment) -> Violation | None:
     """SC-13: what a proposer keeps of a row is the beginning of its tokens, and nothing of a row that is not there any more.
 
@@ -90,6 +152,9 @@ def proposers_keep_what_stands(moment: Moment) -> Violation | None:
 
 def _num_drafts(plan: Plan) -> tuple[int, ...]:
     return plan.num_drafts or (0,) * plan.num_rows
+
+
+_RUNNING: Final = Status.RUNNING  # looked up once: a member of an enumeration is dear
 
 
 def _speculates(caps: Caps) -> bool:
@@ -128,6 +193,26 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
         needs=("landed",),
         is_observable=_speculates,
         only_with=("drafts",),
+    ),
+    predicate(
+        "SC-9",
+        drafts_take_no_block_that_others_want,
+        Happening.PLANNED,
+        needs=("planned",),
+        is_observable=_speculates,
+        only_with=("drafts",),
+    ),
+    predicate(
+        "SC-7",
+        a_second_try_has_no_drafts,
+        Happening.PLANNED,
+        Happening.ROLLED_BACK,
+        needs=("planned",),
+        is_observable=_speculates,
+        only_with=("retried rows",),
+    ),
+    predicate(
+        "SC-13", who_may_have_drafts_is_asked, Happening.PLANNED, needs=("planned", "kept_drafts"), is_observable=_speculates
     ),
     predicate("SC-13", proposers_keep_what_stands, needs=("kept_drafts",), is_observable=_speculates),
 )

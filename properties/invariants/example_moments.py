@@ -372,7 +372,8 @@ _DRAFTING = replace(
     reservation=replace(STEP.reservation, slots=(14, 15, 39, 43, 32)),
 )
 _DRAFTED = replace(IN_FLIGHT, running=(IN_FLIGHT.running[0]._replace(scheduled_len=12), *IN_FLIGHT.running[1:]))
-WITH_DRAFTS = replace(PLANNED, after=_DRAFTED, planned=_DRAFTING, kept_drafts={RowId("a", 0, 1, 0): 12})
+_KEPT = {RowId("a", 0, 1, 0): 12, RowId("c", 0, 1, 0): 8, RowId("c", 1, 1, 0): 8}
+WITH_DRAFTS = replace(PLANNED, after=_DRAFTED, planned=_DRAFTING, kept_drafts=_KEPT)
 _VERIFIED = replace(RESULT, tokens=((12, 13), *RESULT.tokens[1:]))
 VERIFIED = replace(
     LANDED,

@@ -31,6 +31,20 @@ def index_names_committed_blocks_only(moment: Moment) -> Violation | None:
     return None
 
 
+def entries_name_the_media_of_their_block(moment: Moment) -> Violation | None:
+    """KV-8: an entry names the items over its block as they were committed: digest, offset and whole length. Under less than
+    that, another request would find it.
+
+    Source: docs/prefix-key.md; vllm #30931.
+    """
+    for block, entry, said in moment.view.touched_contents:
+        held = None if said is not None else moment.facts.content_by_block.get(block)
+        if held is not None and held.media != entry.media and (held.tokens, held.namespace) == (entry.tokens, entry.namespace):
+            found = f"indexed with the media (digest, offset, length) {entry.media}"
+            return violation("KV-8", f"block {block}", found, f"{held.media}, as in the request")
+    return None
+
+
 def nothing_from_before_a_reset_is_found(moment: Moment) -> Violation | None:
     """KV-6: what a choice computed that began before the last reset of the cache stays out of the index, results that were
     in flight then included.
@@ -257,6 +271,9 @@ def _caches(caps: Caps) -> bool:
 
 
 PREDICATES: Final[tuple[Predicate, ...]] = (
+    predicate(
+        "KV-8", entries_name_the_media_of_their_block, reads=("cached",), is_observable=_caches, only_with=("touched entries",)
+    ),
     predicate(
         "KV-6", index_names_committed_blocks_only, reads=("cached",), is_observable=_caches, only_with=("touched entries",)
     ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from itertools import chain
 from typing import Final
 
@@ -96,10 +98,17 @@ def _slots(table: tuple[int, ...], start: int, end: int, size: int) -> Iterator[
 def rollback_restores_everything(moment: Moment) -> Violation | None:
     """KV-12: after a rollback all is as before reserve: order of the free queue and evicted entries included.
 
-    Preemptions that made room stay: then the states differ by more than the reservation and are not compared.
+    Preemptions that made room stay: then the states differ by more than the reservation and are not compared. What fences let
+    go meanwhile, if any passed, is free.
     Source: nano-vllm pull 211, atlas pull 373 (a failed prefill released nothing of what it had matched).
     """
-    return _same_state(moment, "after the rollback") if moment.view.has_same_rows else None
+    return _same_state(moment, "after the rollback", _let_go_meanwhile(moment)) if moment.view.has_same_rows else None
+
+
+def _let_go_meanwhile(moment: Moment) -> AbstractSet[int]:
+    """Blocks that were in quarantine and are not any more, if fences have passed."""
+    before, after = moment.before, moment.after
+    return frozenset() if before.unsettled == after.unsettled else before.quarantined.keys() - after.quarantined.keys()
 
 
 def nothing_planned_leaves_no_trace(moment: Moment) -> Violation | None:
@@ -160,8 +169,16 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 
-def _same_state(moment: Moment, when: str) -> Violation | None:
+def _same_state(moment: Moment, when: str, let_go: AbstractSet[int] = frozenset()) -> Violation | None:
+    """``let_go``: blocks that went from the quarantine to the free queue by themselves."""
     before, after = moment.before, moment.after
+    if let_go:
+        lost = let_go - frozenset(after.free)
+        if lost:
+            return violation("KV-12", blocks_named(lost), f"in no queue {when}", "free: their fences have passed meanwhile")
+        free = tuple([block for block in after.free if block not in let_go])
+        quarantined = {block: fence for block, fence in before.quarantined.items() if block in let_go}
+        after = replace(after, free=free, quarantined={**after.quarantined, **quarantined})
     for name in _COLUMNS:
         one, other = getattr(before, name), getattr(after, name)
         if one != other:

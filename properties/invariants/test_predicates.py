@@ -47,6 +47,13 @@ def _without(*keys: Any) -> Any:
     return lambda mapping: {key: value for key, value in mapping.items() if key not in keys}
 
 
+def _with_media(entry: PrefixEntry) -> PrefixEntry:
+    return PrefixEntry(entry.key, entry.namespace, entry.parent, entry.tokens, (("cat", 0, 1),))
+
+
+_LOST = tuple((name, choice, 1) for name in "acbxy" for choice in (0, 1))
+_THREE_SLOTS = (Adapter("lora", 1), Adapter("lora", 0), None)
+
 BAD = (
     # kv_ownership
     Bad("blocks_are_conserved", "a block that is nowhere is lost", "polled", (*_AFTER, "free"), (5,)),
@@ -111,6 +118,7 @@ BAD = (
         (*_AFTER, "cached", 9),
         PrefixEntry(b"k", b"ns", None, (1, 1, 1)),
     ),
+    Bad("entries_name_the_media_of_their_block", "an item more", "landed", (*_AFTER, "cached", 9), _with_media),
     Bad("entries_stand_under_their_true_key", "another key", "landed", ("facts", "keys", C_ENTRIES[1]), b"other"),
     Bad("entries_name_what_their_block_holds", "another content", "landed", (*_AFTER, "cached", 9), B_ENTRIES[0]),
     Bad("hits_hold_the_query", "the blocks come in another order", "planned", (*_PLAN, "hit_blocks", 3), (11, 12)),
@@ -392,6 +400,7 @@ BAD = (
     Bad("rows_read_the_adapter_that_they_name", "nothing is loaded for b", _TUNED, (*_RES, "adapter_loads"), ()),
     Bad("rows_read_the_adapter_that_they_name", "no row has a slot", _TUNED, (*_RES, "adapter_slots"), ()),
     Bad("slots_in_use_are_not_overwritten", "plan 4 reads it", _TUNED, ("facts", "adapters", "in_flight", 4), frozenset({2})),
+    Bad("the_least_recently_used_slot_is_given_up", "slot 3 is empty", _TUNED, ("before", "adapter_slots"), _THREE_SLOTS),
     Bad("adapters_of_running_choices_are_resident", "slot 2 is shown empty-handed", _TUNED, (*_RES, "adapter_loads"), ()),
     Bad(
         "adapters_of_running_choices_are_resident",
@@ -422,6 +431,9 @@ BAD = (
     Bad("drafts_reach_no_further_than_the_choice", "it starts near its end", "with drafts", (*_PLAN, "starts", 0), 15),
     Bad("fallen_drafts_keep_no_block", "a block of look-ahead is left", "verified", (*_RUN, 0, "allocated_len"), 16),
     Bad("fallen_drafts_keep_no_block", "a draft counted as confirmed", "verified", (*_RUN, 0, "committed_len"), 13),
+    Bad("drafts_take_no_block_that_others_want", "the draft crosses into one", "with drafts", (*_PLAN, "starts", 0), 11),
+    Bad("a_second_try_has_no_drafts", "all were lost", "with drafts", ("facts", "retried"), _LOST),
+    Bad("who_may_have_drafts_is_asked", "a was not", "with drafts", ("kept_drafts",), {}),
     Bad("proposers_keep_what_stands", "a row of nobody", "with drafts", ("kept_drafts",), {RowId("a", 0, 1, 3): 9}),
     Bad("proposers_keep_what_stands", "it was not told", "with drafts", ("strange_drafts",), ("it keeps [1, 2]",)),
     Bad("results_move_their_own_rows_only", "a fallen draft is committed", "verified", (*_RUN, 0, "committed_len"), 13),
