@@ -24,7 +24,8 @@ _MOST_ROWS = {97: 40}
 _ROWS = 6
 _LONG = 0.15  # of the rows have a long history
 _EDGES = 0.08  # of the rows tell what a filter has kept near one of its edges
-_COUNTS = (0, 1, 2, 5, 20, 10**9)
+_COUNTS = (0, 1, 2, 5, 20, 21, 60, 10**9)
+_MANY = 0.5  # of the rows that name bad words or biases name many of them
 
 
 def _last_is_dropped(row: Floats, history: History) -> None:
@@ -130,10 +131,11 @@ def _asking(
     penalty = chance.choice((0.4, 0.7, 1.0, 2.0, -1.0, -2.0))
     changes: list[Mapping[str, object]] = [
         {"allowed_token_ids": tuple(chance.sample(likely, chance.choice((1, 2, 5, 11))))},
-        {"bad_words": _bad_words(chance, history, likely)},
-        {"bad_words": _bad_words(chance, history, likely)},
-        {"logit_bias": _biases(chance, likely)},
-        {"logit_bias": _biases(chance, likely), "repetition_penalty": chance.choice((3.0, 0.2))},
+        {"bad_words": _bad_words(chance, history, likely, vocab_size)},
+        {"bad_words": _bad_words(chance, history, likely, vocab_size)},
+        {"logit_bias": _biases(chance, likely, vocab_size)},
+        {"logit_bias": _biases(chance, likely, vocab_size), "repetition_penalty": chance.choice((3.0, 0.2))},
+        {"processors": chance.choice((("last is dropped",), ("length is raised", "last is dropped")))},
         {"processors": chance.choice((("last is dropped",), ("length is raised", "last is dropped")))},
         {"repetition_penalty": chance.choice((1.1, 1.5, 3.0, 0.5))},
         {"repetition_penalty": chance.choice((1.1, 1.5, 3.0, 0.5))},
@@ -150,22 +152,31 @@ def _asking(
     return replace(sampling, **chosen)
 
 
-def _biases(chance: random.Random, likely: list[int]) -> tuple[tuple[int, float], ...]:
-    return tuple((token, chance.choice((-100.0, -3.0, -0.5, 0.75, 4.0, 100.0))) for token in chance.sample(likely, 4))
+def _biases(chance: random.Random, likely: list[int], vocab_size: int) -> tuple[tuple[int, float], ...]:
+    """Of likely tokens; sometimes of many others in front of them, up to the 300 that an OpenAI client may send."""
+    found = [(token, chance.choice((-100.0, -60.0, -3.0, -0.5, 0.75, 4.0, 100.0))) for token in chance.sample(likely, 4)]
+    if chance.random() >= _MANY:
+        return tuple(found)
+    others = chance.sample(range(vocab_size), min(chance.choice((17, 40, 300)), vocab_size // 2))
+    named = {token for token, _ in found}
+    return (*((token, chance.choice((-0.5, 0.25))) for token in others if token not in named), *found)
 
 
-def _bad_words(chance: random.Random, history: History, likely: list[int]) -> tuple[tuple[int, ...], ...]:
-    """Words that the output is about to complete, or would be if it were looked at a token too early or in the prompt."""
+def _bad_words(chance: random.Random, history: History, likely: list[int], vocab_size: int) -> tuple[tuple[int, ...], ...]:
+    """Words that the output is about to complete, or would be if it were looked at a token too early or in the prompt; in front
+    of them sometimes many others."""
     output, text = history.output, history.prompt + history.output
     words: list[tuple[int, ...]] = [tuple(chance.choices(likely, k=chance.randint(2, 4)))]
     for token in chance.sample(likely[:6], 3):
-        length = chance.randint(0, 3)
+        length = chance.choice((0, 1, 2, 3, 3, 5, 7))
         words += [
             (*output[max(len(output) - length, 0) :], token),
             (*output[:-1][max(len(output) - 1 - length, 0) :], token),
             (*text[max(len(text) - len(output) - 1 - length, 0) :], token),
         ]
-    return tuple(dict.fromkeys(chance.sample(words, 4)))
+    others = chance.randint(8, 40) if chance.random() < _MANY else 0
+    rare = [tuple(chance.choices(range(vocab_size), k=chance.choice((1, 2, 3)))) for _ in range(others)]
+    return tuple(dict.fromkeys((*rare, *chance.sample(words, 4))))
 
 
 def highest_token(case: Case) -> int:

@@ -20,6 +20,7 @@ from models.law_of_adjustments import ORDER, Floats, Steps, adjusted, first, log
 from models.law_of_filters import Kept, UniformsAt, drawn, kept, masked, told_of
 
 _CAP, _WINDOW = 16, 128  # a count or a memory that ends there
+_MOST_WORDS, _LENGTH, _MOST_BIASES, _LARGEST, _MOST_TOLD = 8, 4, 16, 50.0, 20  # of who takes so many at most
 _NEAR, _OFF = 0.97, 1e-4  # from where on a share is near 1; by which share of itself a filter is off
 _COLD = 1e-3  # up to which a temperature makes infinities of logits
 _BIAS_LAST = (*(name for name in ORDER if name != "bias"), "bias")
@@ -30,6 +31,8 @@ def adjusted_slips(case: Case, _row: Kept, noise: UniformsAt) -> Iterator[tuple[
     assert case.history is not None  # every case of this part has one
     steps = steps_of(case.sampling, case.history)
     for name, slipped in _steps(steps, case.sampling):
+        yield name, partial(_token, case, slipped, noise, ORDER)
+    for name, slipped in _capped(steps):
         yield name, partial(_token, case, slipped, noise, ORDER)
     if steps.bias and (steps.repetition != 1):
         yield "bias behind the penalties", partial(_token, case, steps, noise, _BIAS_LAST)
@@ -76,6 +79,20 @@ def _steps(steps: Steps, sampling: SamplingParams) -> Iterator[tuple[str, Steps]
     if sampling.temperature not in (0.0, 1.0) and (steps.frequency or steps.presence):
         by = sampling.temperature
         yield "penalties behind the temperature", replace(steps, frequency=steps.frequency * by, presence=steps.presence * by)
+
+
+def _capped(steps: Steps) -> Iterator[tuple[str, Steps]]:
+    """Who takes so many at most, or so large ones."""
+    words, bias = steps.bad_words, steps.bias
+    if len(words) > _MOST_WORDS:
+        yield "bad words behind the eighth left out", replace(steps, bad_words=words[:_MOST_WORDS])
+    if len(short := tuple(word for word in words if len(word) <= _LENGTH)) < len(words):
+        yield "bad words of more than four tokens left out", replace(steps, bad_words=short)
+    if len(bias) > _MOST_BIASES:
+        yield "bias behind the sixteenth left out", replace(steps, bias=bias[:_MOST_BIASES])
+    if max((abs(amount) for _, amount in bias), default=0) > _LARGEST:
+        clipped = tuple((token, max(min(amount, _LARGEST), -_LARGEST)) for token, amount in bias)
+        yield "bias of at most 50", replace(steps, bias=clipped)
 
 
 def _at_most(output: Sequence[int], most: int) -> tuple[int, ...]:
@@ -145,4 +162,6 @@ def telling_slips(case: Case, left: Floats, row: Kept, token: int) -> Iterator[t
         yield "one too few", Logprobs(told.tokens[:-1], told.values[:-1])
         places = np.lexsort((-np.arange(len(values)), -values))[:count].tolist()
         tokens = [token, *places]
+        if count > _MOST_TOLD and len(told.tokens) > _MOST_TOLD + 1:
+            yield "at most 20 told", Logprobs(told.tokens[: _MOST_TOLD + 1], told.values[: _MOST_TOLD + 1])
         yield "equals by falling number", Logprobs(tuple(tokens), tuple(logprobs(values)[tokens].tolist()))

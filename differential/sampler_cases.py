@@ -19,6 +19,9 @@ from models.law_of_filters import Address, uniforms_at
 Row32 = npt.NDArray[np.float32]
 # GPT-2, SmolLM2 and Llama 2, as published; then the sizes at which a sampler may change its ways, and small ones.
 VOCABULARIES = (50_257, 50_257, 49_152, 49_152, 32_000, 4_097, 4_096, 97)
+LARGE = 151_936  # Qwen's, beyond what 17 bits number
+_LARGE_EVERY = 14  # of so many batches one is of it
+_STEP = 65_536  # tokens so far apart are likely in it
 MOST_ROWS = 8  # of a batch, but for one of a small vocabulary
 _MANY_ROWS = 70
 _WITH_TWINS = (0, 2)  # of the vocabularies: large ones, in which some pair is near enough
@@ -63,6 +66,8 @@ def batches(seed: int) -> Iterator[Batch]:
         yield batch
         if len(batch.cases) >= _MANY_ROWS:
             yield Batch(neighbours(chance, batch.cases[0]))
+        if number % _LARGE_EVERY == _LARGE_EVERY // 2:
+            yield Batch(far_ones(chance, is_even=number < _LARGE_EVERY))
         number += 1
 
 
@@ -184,6 +189,20 @@ def neighbours(chance: random.Random, case: Case) -> tuple[Case, ...]:
         *(replace(told, position=told.position + step) for step in (1, 2, 256)),
     ]
     return tuple(each for other in others for each in (other, told))
+
+
+def far_ones(chance: random.Random, *, is_even: bool) -> tuple[Case, ...]:
+    """Of a large vocabulary: tokens that are likely alike stand 65,536 apart, and no others may come; or all beyond are."""
+    found = []
+    for number in range(4):
+        logits = np.full(LARGE, -np.inf, np.float32)
+        for token in (chance.randrange(LARGE - 2 * _STEP) for _ in range(chance.randint(1, 3))):
+            logits[token : token + 2 * _STEP + 1 : _STEP] = 1
+        if number == 0 and is_even:
+            logits[_STEP:] = 1
+        sampling = SamplingParams(max_tokens=1, temperature=chance.choice((0.7, 1.0)), seed=_seed(chance))
+        found.append(Case("far apart", logits, sampling, chance.choice((0, 1)), chance.choice((7, 5_000)), 7))
+    return tuple(found)
 
 
 # Parameters

@@ -22,7 +22,7 @@ Slip = Callable[[], int]
 SlipsOf = Callable[[Case, Kept, UniformsAt], Iterator[tuple[str, Slip]]]
 
 # After so many a noise may begin again that counts lanes in too few bits, or draws them in pages.
-_LANES = (4_096, 32_768)
+_LANES = (4_096, 32_768, 65_536)
 
 
 def slips(case: Case, row: Kept, noise: UniformsAt) -> Iterator[tuple[str, Slip]]:
