@@ -34,3 +34,17 @@ def test_a_load_that_is_not_told_of_when_it_stands_in_the_store_is_found(monkeyp
     found = told(*[Op(OpKind.POLL)] * 3).violation
     assert found is not None
     assert (found.invariant, found.expected) == ("DI-5", "a wait for this load alone")
+
+
+def test_who_waits_and_is_not_asked_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RemotePrefixes, "_ask", lambda _self, _seq: None)
+    found = told().violation
+    assert found is not None
+    assert (found.invariant, found.expected) == ("DI-5", "one question within the poll")
+
+
+def test_what_is_computed_and_not_stored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RemotePrefixes, "_note", lambda _self, _table, _first, _last: None)
+    found = told().violation
+    assert found is not None
+    assert (found.invariant, found.expected) == ("DI-5", "a store with the commit")

@@ -49,6 +49,8 @@ def _asks(name: str, prompt: tuple[int, ...], max_tokens: int = 2) -> Op:
 
 _CROWD: Final = (_asks("crowd", tuple(range(15)) + (7,) * 4, 3), _STEP, _POLL)  # takes all blocks but two
 _READER = _asks("reader", _PROMPT)
+_TIME_IS_UP: Final = "the reader's time is up"
+_HURRIED: Final = replace(_READER, request=Request("reader", _PROMPT, SamplingParams(max_tokens=2), deadline_s=1.0))
 _WRITER: Final = (
     *(_POLL,) * 3,  # the two ends greet
     *(_asks("writer", _PROMPT), _STEP, _STEP),
@@ -85,6 +87,7 @@ _STRIKES: Final[Mapping[str, tuple[Op, ...]]] = {
     "a restart": (Op(OpKind.RESTART),),
     "held fences": (Op(OpKind.HOLD_FENCES, on=True),),
     "a refused block": (Op(OpKind.REFUSE_BLOCK, k=1),),
+    _TIME_IS_UP: (Op(OpKind.ADVANCE, seconds=1.0), _POLL),  # sooner than that of its load
 }
 _STRUCK: Final = (
     _story(  # all of it is loaded, beside steps that fill what was emptied
@@ -101,7 +104,7 @@ _STRUCK: Final = (
         *(*_WRITER, _asks("evictor", tuple(range(1, 16)) + (0,) * 4, 1), _STEP, _STEP, _STEP),
         *(_asks("holder", _PROMPT[:5], 1), Op(OpKind.PLAN), Op(OpKind.ABORT, request_id="holder"), _READER),
         *(*(_POLL,) * 5, Op(OpKind.LAND), *(_STEP,) * 2),
-        strikes=("nothing", "the reader aborts", "held fences", "a cut"),
+        strikes=("nothing", "the reader aborts", "held fences", "a cut", _TIME_IS_UP),
     ),
     _story(  # a short one is loaded while a neighbour's blocks are stored one after the other
         *(*(_POLL,) * 3, _asks("writer", _PROMPT[:5]), _STEP, _STEP, *(_POLL,) * 9, Op(OpKind.RESET_CACHE)),
@@ -154,6 +157,10 @@ def _stories(stride: int, seed: int, devices: tuple[Stream | None, ...]) -> Iter
                 if (place - number - seed) % stride and not _is_pointed(story, place, name, slow):
                     continue
                 ops = (*story.ops[:place], *_STRIKES[name], *_CROWD, *story.ops[place:])
+                if name == _TIME_IS_UP:
+                    if place <= story.reader:
+                        continue  # it would be refused at the door
+                    ops = tuple([_HURRIED if op is _READER else op for op in ops])
                 yield place, (*(ops if slow is None else [_late(op, slow) for op in ops]), Op(OpKind.DRAIN))
 
 

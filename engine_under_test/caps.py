@@ -61,8 +61,9 @@ class Caps:
     ``adapter_overtake_bound``: how often one who waits for such a slot may see a later one admitted before it, in first-come
     order; in another order that counts among ``overtake_bound``.
     ``load_bound_s``: how long a waiting choice may be passed over for a load. ``max_held_blocks``: of the pool, by transfers;
-    ``max_stored_blocks``: what a store may bring these up to; 0: not stated. ``max_drafts``: for a row and step; 0: the
-    target does not speculate.
+    ``max_stored_blocks``: what a store may bring these up to; 0: not stated.
+    ``num_sought``: so many of those that wait, from the first on, are asked for there in each poll. ``max_drafts``: for a row
+    and step; 0: the target does not speculate.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Caps:
     load_bound_s: float = 0.0
     max_stored_blocks: int = 0
     max_held_blocks: int = 0
+    num_sought: int = 0
     max_drafts: int = 0
     has_padding: bool = True
     evicts_on_demand: bool = False  # False: a cached block leaves the index when it is taken; True: beforehand, in bulk

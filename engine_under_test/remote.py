@@ -104,7 +104,6 @@ class RemotePrefixes:
                 self._publish(load)
         for seq in self._view.waiting[:_MOST_SOUGHT]:
             if not seq.has_asked and not seq.computes_whole_prompt:
-                seq.has_asked = True
                 self._ask(seq)
         return evicted
 
@@ -133,9 +132,9 @@ class RemotePrefixes:
             self._give_up(load)
 
     def restart(self) -> None:
-        """Memory starts anew, pins included."""
-        for load in self._loads.values():
-            load.seq.load, load.seq.has_asked = None, False
+        """Memory starts anew, pins included: what came for those that wait is gone, and they may ask once more."""
+        for seq in self._view.waiting:
+            seq.load, seq.has_asked = None, False
         self._loads.clear()
         self._published.clear()
         self._reads.clear()
@@ -205,6 +204,7 @@ class RemotePrefixes:
             return
         transfer = self.connector.ask(seq.row_id, self._keys(seq.table, most)[first:])
         if transfer is not None:
+            seq.has_asked = True
             seq.load = transfer
             self._loads[transfer] = Load(seq, transfer, first, most - first)
             self._tell(Event(EventKind.LOADING, seq.row_id, tokens=(most - first) * size))

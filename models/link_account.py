@@ -10,7 +10,7 @@ with the account of the wire (`properties.kv_wire`) behind it. Never: delivers a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from engine_under_test.distributed import messages as m
@@ -20,9 +20,11 @@ from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.runner import Move
 from engine_under_test.execution.simulated_device import SimulatedFence
 from engine_under_test.seams import Fence
-from engine_under_test.types import RowId
+from engine_under_test.types import RowId, Snapshot
+from models.facts import ModelFacts
+from models.link_use import LinkUse
 from properties.invariants.predicate import blocks_named, row_named, violation
-from properties.kv_wire import Open, Wire
+from properties.kv_wire import Wire
 from properties.verdict import Violation
 
 
@@ -67,10 +69,12 @@ class LinkAccount:
         self._over: set[int] = set()  # transfers that were over, with the copies of what they hold, when it was polled last
         self._told_late: set[int] = set()  # loads that stood in the store when the engine was polled last
         self.found: Violation | None = None
+        self.use: LinkUse  # whether the engine makes use of its pool
 
-    def watch(self, connector: Connector) -> None:
-        """Its books are asked for one thing only: which transfers it has not given up."""
+    def watch(self, connector: Connector, is_up: Callable[[], bool]) -> None:
+        """Its books are asked for one thing only: which transfers it has not given up. ``is_up``: there is a connection."""
         self._connector = connector
+        self.use = LinkUse(connector, is_up)
 
     # ---- as a mover -------------------------------------------------------------------------------------------------------
 
@@ -111,6 +115,8 @@ class LinkAccount:
                 self._loads.clear()
                 self._waits.clear()
                 self._holds.clear()
+                self._moves.clear()
+                self.use.began_anew()
         elif isinstance(message, m.Open) and message.is_store:
             self._store_begins(message)
         elif isinstance(message, m.Open):
@@ -123,6 +129,7 @@ class LinkAccount:
         assert self._connector is not None
         transfer = self._connector.transfers[message.transfer]
         self._due.setdefault(message.transfer, tuple(map(self._blocks.content_of, transfer.blocks)))
+        self.use.store_began(transfer.blocks)
 
     def _store_sends(self, message: m.Block) -> None:
         due = self._due[message.transfer][message.number]
@@ -151,6 +158,7 @@ class LinkAccount:
         """By the engine's observer."""
         if event.kind is EventKind.LOADING and event.row is not None:
             self._waits[event.row] = self._newest_load
+            self.use.asked(event.row)
         elif event.kind is EventKind.LOAD_ENDED and event.row is not None:
             self._loads.pop(self._waits.pop(event.row, -1), None)
 
@@ -169,17 +177,12 @@ class LinkAccount:
 
     # ---- judged -----------------------------------------------------------------------------------------------------------
 
-    def polled(self, loading: Collection[RowId]) -> Violation | None:
-        """The engine was polled; these rows wait for loads. The first thing that was wrong so far."""
+    def polled(self, after: Snapshot, facts: ModelFacts) -> Violation | None:
+        """The engine was polled. The first thing that was wrong so far."""
         connector = self._connector
         assert connector is not None
-        open_loads = [
-            Open(each.number, self._lease_s)
-            for each in connector.transfers.values()
-            if each.state is not State.ABORTING and not each.opened.is_store
-        ]
-        self._wire.engine_stepped(open_loads, connector.counters.stored_blocks)
-        for row in loading:
+        self._wire.engine_stepped(connector, self._lease_s)
+        for row in after.loading:
             if self._waits.get(row) in self._told_late:
                 found = "waits still, one poll after all of its load stood in the store"
                 self._wrong(violation("DI-5", row_named(row), found, "a wait for this load alone"))
@@ -193,7 +196,7 @@ class LinkAccount:
             number for number, held in self._holds.items() if number not in connector.transfers and moving.isdisjoint(held)
         }
         self._told_late = {number for number, load in self._loads.items() if load.is_whole and all(map(_stands, load.writes))}
-        return self.found or self._wire.found
+        return self.found or self._wire.found or self.use.polled(after, facts, self._waits.values())
 
     def _wrong(self, found: Violation) -> None:
         self.found = self.found or found

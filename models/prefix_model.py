@@ -65,6 +65,13 @@ class PrefixModel:
         found = self.prompt_contents(request, tokens[: max(length, 0)])
         return next((number for number, content in enumerate(found) if content not in self._bases), len(found))
 
+    def lacks_blocks(self, facts: ChoiceFacts) -> bool:
+        """Whether a choice that waits could find more blocks than are found here, and something be left."""
+        tokens = (*facts.request.prompt, *facts.emitted)
+        length = len(tokens) - 1 - (facts.request.sampling.n > 1 and not facts.emitted)
+        held = self.hittable.values()
+        return any(content not in held for content in self.prompt_contents(facts.request, tokens[: max(length, 0)]))
+
     def forked(self, child: Key) -> None:
         self._forks.add(child)
         self._inherits.add(child)

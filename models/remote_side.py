@@ -94,7 +94,7 @@ class SimulatedRemote:
 
         def connector(pages: KvPages) -> Connector:
             self.connector = Connector(config, pages, link, clock, b"engine          ")
-            link.account.watch(self.connector)
+            link.account.watch(self.connector, lambda: link.session is not None)
             return self.connector
 
         def observe(event: Event) -> None:

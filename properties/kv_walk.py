@@ -73,6 +73,18 @@ STORIES: Final[Mapping[str, tuple[KvOp, ...]]] = {
         *(KvOp("begin", 1, 4), KvOp("go on", 3, 0), KvOp("step", 0, 0), KvOp("wait", 5, 0), KvOp("wait", 5, 0)),
         *(KvOp("step", 0, 0), KvOp("go on", 3, 0)),
     ),
+    "a store whose connection is lost again and again is given up": (
+        *(KvOp("begin", 1, 4), KvOp("go on", 2, 0), KvOp("cut", 0, 0), KvOp("wait", 5, 0), KvOp("go on", 3, 0)),
+        *(KvOp("go on", 1, 0), KvOp("cut", 0, 0), KvOp("wait", 5, 0), KvOp("go on", 2, 0)),
+    ),
+    "a lease ends while nobody listens": (
+        *(KvOp("begin to load", 1, 2), KvOp("turn deaf", 0, 0), KvOp("wait, and the store notices", 4, 0)),
+        *(KvOp("go on", 3, 0), KvOp("listen", 0, 0), KvOp("go on", 2, 0)),
+    ),
+    "what was loaded goes last": (
+        *(KvOp("begin", 1, 3), KvOp("go on", 3, 0), KvOp("go on", 3, 0), KvOp("begin to load", 1, 9), KvOp("go on", 3, 0)),
+        *(KvOp("begin", 2, 5), KvOp("go on", 3, 0), KvOp("go on", 3, 0)),
+    ),
     "what was said before does not renew a lease": (
         *(KvOp("begin to load", 1, 2), KvOp("step", 0, 0), KvOp("repeat", 0, 0), KvOp("wait", 3, 0), KvOp("deliver", 0, 0)),
         KvOp("wait, and the store notices", 2, 0),

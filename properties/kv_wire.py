@@ -5,20 +5,25 @@ what was acknowledged. It asks neither end for its own books, so it sees what th
 
     DI-3  a store sends each of its blocks, in order, before its END; what the pool acknowledges it has; a transfer that was
           complete and is said again changes nothing; what the engine counts as stored was acknowledged
-    DI-5  a lease ends when it is due, at either end, and not before; nothing more is sent into a congested connection
+    DI-3  a store holds its blocks no longer than its deadline says, however often its connection is lost
+    DI-5  a lease ends when it is due, at either end, and not before; nothing more is sent into a congested connection; the pool
+          evicts what was used least recently
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from itertools import takewhile
+from typing import Any
 
 from engine_under_test.distributed import messages as m
+from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.protocol import State
 from engine_under_test.distributed.store_pool import StorePool
 from engine_under_test.distributed.store_session import StoreSession, StoreShelf
 from engine_under_test.seams import Clock
 from properties.invariants.predicate import violation
+from properties.kv_pool_order import PoolOrder
 from properties.verdict import Violation
 
 _RAN_OUT = "the lease has run out"
@@ -27,7 +32,7 @@ _RAN_OUT = "the lease has run out"
 class _Heard:
     """One transfer on one connection."""
 
-    __slots__ = ("arrived", "granted", "is_stored_again", "moved_at", "opened", "said_at", "sent")
+    __slots__ = ("arrived", "ended_at", "granted", "is_complete", "is_stored_again", "moved_at", "opened", "said_at", "sent")
 
     def __init__(self, opened: m.Open, now: float) -> None:
         self.opened = opened
@@ -36,14 +41,9 @@ class _Heard:
         self.granted = 0  # bytes of a load, as the pool heard
         self.said_at = now  # when the engine said something of it last
         self.moved_at: float | None = None  # when it came to the pool, or moved there, last
+        self.ended_at: float | None = None  # when the pool ended its lease, to say so as soon as somebody listens
+        self.is_complete = False  # a store whose END came to the pool
         self.is_stored_again: Mapping[bytes, int] | None = None  # what the pool held when it was said again
-
-
-class Open(NamedTuple):
-    """A load that the engine has not ended: ``lease_s`` as it was told."""
-
-    number: int
-    lease_s: float
 
 
 class Wire:
@@ -58,6 +58,9 @@ class Wire:
         self._acknowledged: dict[int, int] = {}  # by transfer, as it came to the engine
         self._acknowledged_before = 0  # in earlier generations
         self.found: Violation | None = None
+        self._order = PoolOrder()
+        self._begun: dict[int, float] = {}  # stores of this generation, over all connections
+        self._overdue: frozenset[int] = frozenset()  # stores, when the engine looked last
         self.num_leases_ended = 0
         self.num_repeated = 0
 
@@ -68,12 +71,14 @@ class Wire:
         self._heard.clear()
         if pool is not self._pool:
             self._pool = pool
+            self._order = PoolOrder()
             self._complete.clear()
 
     def _engine_began_anew(self) -> None:
         """Its transfers are numbered anew, under another generation."""
         self._heard.clear()
         self._complete.clear()
+        self._begun.clear()
         self._acknowledged_before += sum(self._acknowledged.values())
         self._acknowledged.clear()
 
@@ -85,6 +90,8 @@ class Wire:
                 self._engine_began_anew()
         elif isinstance(message, m.Open):
             self._heard.setdefault(message.transfer, _Heard(message, self._now))
+            if message.is_store:
+                self._begun.setdefault(message.transfer, self._now)
         heard = self._heard.get(getattr(message, "transfer", -1))
         if heard is None:
             return
@@ -103,16 +110,23 @@ class Wire:
         heard = self._heard.get(number)
         if heard is None:
             return
+        if heard.ended_at is not None:
+            return  # nothing renews it any more
         if isinstance(message, m.Open) and heard.moved_at is None:
             heard.moved_at = self._now
             if self._complete.get(number) == message.keys:
                 heard.is_stored_again = self._held(shelf)
                 self.num_repeated += 1
+            if not message.is_store and number in session.transfers:  # else it was refused
+                self._order.used(list(takewhile(self._order.is_held, message.keys)))
         elif isinstance(message, m.Credit) and message.total_bytes > heard.granted:
             heard.granted, heard.moved_at = message.total_bytes, self._now
         elif isinstance(message, m.Block) and message.number not in heard.arrived:
             heard.arrived.add(message.number)
             heard.moved_at = self._now
+        elif isinstance(message, m.End) and not heard.is_complete:
+            heard.is_complete = True
+            self._judge_evictions(number, heard, shelf)
         if number in session.transfers:
             for other in self._heard.values():
                 if other is not heard:
@@ -128,7 +142,7 @@ class Wire:
             heard.moved_at = self._now
         elif isinstance(message, m.Abort) and message.reason == _RAN_OUT:
             self.num_leases_ended += 1
-            idle_s = self._now - (heard.moved_at or 0.0)
+            idle_s = (self._now if heard.ended_at is None else heard.ended_at) - (heard.moved_at or 0.0)
             if idle_s < shelf.limits.lease_s:
                 found = f"ended for its lease {idle_s:g} s after it moved"
                 self._wrong("DI-5", f"transfer {number}", found, f"not before {shelf.limits.lease_s:g} s")
@@ -140,7 +154,10 @@ class Wire:
         lease_s = shelf.limits.lease_s
         for number, transfer in session.transfers.items():
             heard = self._heard.get(number)
-            if heard is None or heard.moved_at is None or transfer.state is State.ABORTING:
+            if heard is None or heard.moved_at is None or heard.ended_at is not None:
+                continue
+            if transfer.state is State.ABORTING:
+                heard.ended_at = self._now
                 continue
             if self._now - heard.moved_at > lease_s:
                 found = f"open {self._now - heard.moved_at:g} s after it moved"
@@ -151,18 +168,48 @@ class Wire:
         if isinstance(message, m.Ack) and is_open:
             self._acknowledged.setdefault(message.transfer, message.num_blocks)
 
-    def engine_stepped(self, loads: Collection[Open], num_stored: int) -> None:
-        """It has looked at its leases. ``loads``: those that it has neither ended nor given up; ``num_stored``: its count."""
-        for number, lease_s in loads:
+    def engine_stepped(self, connector: Connector, lease_s: float) -> None:
+        """It has looked at its leases. Asked are its count of stored blocks, and what it has neither ended nor given up.
+        ``lease_s``: as it was told."""
+        is_open = [each.opened for each in connector.transfers.values() if each.state is not State.ABORTING]
+        self._judge_loads([each.transfer for each in is_open if not each.is_store], lease_s)
+        self._judge_stores([each.transfer for each in is_open if each.is_store], connector.config.store_deadline_s)
+        known = self._acknowledged_before + sum(self._acknowledged.values())
+        if (num_stored := connector.counters.stored_blocks) > known:
+            self._wrong("DI-3", "the engine", f"{num_stored} blocks counted as stored", f"at most {known}, as acknowledged")
+
+    # ---- judged -----------------------------------------------------------------------------------------------------------
+
+    def _judge_loads(self, loads: Collection[int], lease_s: float) -> None:
+        for number in loads:
             heard = self._heard.get(number)
             if heard is not None and self._now - heard.said_at > lease_s:
                 found = f"waited for {self._now - heard.said_at:g} s after the engine said something"
                 self._wrong("DI-5", f"load {number}", found, f"given up after {lease_s:g} s")
-        known = self._acknowledged_before + sum(self._acknowledged.values())
-        if num_stored > known:
-            self._wrong("DI-3", "the engine", f"{num_stored} blocks counted as stored", f"at most {known}, as acknowledged")
 
-    # ---- judged -----------------------------------------------------------------------------------------------------------
+    def _judge_stores(self, stores: Collection[int], deadline_s: float) -> None:
+        """Sources stay held until acknowledged or expired: since the store began, over however many connections. One step
+        later than due is no finding: a step that closes the connection looks no further."""
+        overdue = frozenset([number for number in stores if self._now - self._begun.get(number, self._now) > deadline_s])
+        for number in sorted(overdue & self._overdue):
+            found = f"holds its blocks {self._now - self._begun[number]:g} s after it began"
+            self._wrong("DI-3", f"store {number}", found, f"given up after {deadline_s:g} s, on whatever connection")
+        self._overdue = overdue
+
+    def _judge_evictions(self, number: int, heard: _Heard, shelf: StoreShelf) -> None:
+        """The END of a store came, which may have made room for itself."""
+        held = shelf.pool.keys()
+        here = set(held)
+        arrived = [key for _, key in takewhile(lambda each: each[0] in heard.arrived, enumerate(heard.opened.keys))]
+        whole = list(takewhile(here.__contains__, arrived))
+        if (found := self._order.stored(whole, held, shelf.pool.pinned)) is not None:
+            gone, stayed = found
+            self._wrong(
+                "DI-5",
+                f"behind store {number}",
+                f"key {gone.hex()[-12:]} evicted",
+                f"key {stayed.hex()[-12:]} first: unused for longer",
+            )
 
     def _judge_ack(self, number: int, heard: _Heard, message: m.Ack, shelf: StoreShelf) -> None:
         held = self._held(shelf)

@@ -19,7 +19,6 @@ from properties.invariants.transfers import RemoteTransfer, TransferMoment
 from properties.kv_end import KvEnd, KvViolation
 from properties.kv_link import Direction, Fate, KvLink, Lane
 from properties.kv_sizes import engine_end, rotten, store_end
-from properties.kv_wire import Open
 
 BLOCK_BYTES = 24
 LIMITS = store_end(
@@ -75,12 +74,7 @@ class KvWorld(KvEnd):
             self.link.wire.engine_heard(message, transfer is not None and transfer.state is not State.ABORTING)
 
     def _judge_engine_end(self) -> None:
-        loads = [
-            Open(each.number, LIMITS.lease_s)
-            for each in self.connector.transfers.values()
-            if each.state is not State.ABORTING and not each.opened.is_store
-        ]
-        self.link.wire.engine_stepped(loads, self.connector.counters.stored_blocks)
+        self.link.wire.engine_stepped(self.connector, LIMITS.lease_s)
         self._judge_wire()
 
     def _judge_wire(self) -> None:

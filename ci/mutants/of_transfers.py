@@ -201,4 +201,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "What loads of the memory before a restart came to is told behind it, to whoever bears the name then.",
         _HUNTS,
     ),
+    Mutant(
+        "each-connection-renews-a-store",
+        "vllm-nixl-lease-behind-renewed-head",
+        "https://github.com/vllm-project/vllm/issues/58222",
+        _CONNECTOR,
+        "                transfer.granted = transfer.moved = transfer.next_index = 0\n",
+        "                transfer.granted = transfer.moved = transfer.next_index = 0\n"
+        "                transfer.deadline = self._clock.now() + self.config.store_deadline_s\n",
+        "Over a link that is lost again and again the sources of a store stay pinned for ever.",
+        _HUNTS,
+    ),
+    Mutant(
+        "pool-forgets-what-is-read",
+        "lmc-lru-not-moved",
+        "https://github.com/LMCache/LMCache/issues/460",
+        "engine_under_test/distributed/store_pool.py",
+        "            self._pins[key] = self._pins.get(key, 0) + 1\n        self._touch(keys)\n",
+        "            self._pins[key] = self._pins.get(key, 0) + 1\n",
+        "The pool evicts in the order of storing, its hottest prefixes first.",
+        _HUNTS,
+    ),
 )

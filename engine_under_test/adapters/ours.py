@@ -165,6 +165,7 @@ class AssayTarget:
                 load_bound_s=remote.load_bound_s,
                 max_stored_blocks=config.num_blocks * 3 // 8,  # as docs/kv-transfers.md states
                 max_held_blocks=config.num_blocks // 2,
+                num_sought=8,
             )
 
     def _connect(self, kv: KvTransaction, book: Book) -> RemotePrefixes:

@@ -40,6 +40,7 @@ class Queued:
     clock: Clock
     ran: int | None = None
     is_dropped: bool = False
+    is_silent: bool = False  # dropped, and the host never hears of it
     error: Exception | None = None
 
 
@@ -76,7 +77,9 @@ class SimulatedFence:
     def would_pass(self) -> bool:
         """Whether the host would see it now: for onlookers, of whose look nobody learns."""
         turn = self.device.now // TURN
-        return all(op.is_dropped or (op.ran is not None and op.ran // TURN + op.late <= turn) for op in self.ops)
+        return all(
+            (op.is_dropped and not op.is_silent) or (op.ran is not None and op.ran // TURN + op.late <= turn) for op in self.ops
+        )
 
 
 class SimulatedDevice:
@@ -193,9 +196,10 @@ class SimulatedDevice:
         self._record = still
         return {cause: tuple(choices) for cause, choices in found.items()}
 
-    def drop(self, is_lost: Callable[[DeviceOp], bool]) -> None:
+    def drop(self, is_lost: Callable[[DeviceOp], bool], *, is_silent: bool = False) -> None:
         """What was not run yet and is lost never will be: the device has failed beneath it, and the host knows. For the order
-        of accesses that is as good as having seen the end of it."""
+        of accesses that is as good as having seen the end of it. ``is_silent``: nobody tells the fences behind it, as when the
+        device that they were of is gone."""
         for queued in self._recent:
             if is_lost(queued.op):
                 self.races.host_saw(queued.clock)
@@ -204,6 +208,7 @@ class SimulatedDevice:
             for queued in queue:
                 queued.is_dropped = is_lost(queued.op)
                 if queued.is_dropped:
+                    queued.is_silent = is_silent
                     queued.due = max(queued.due, self.now + TURN)
                 else:
                     kept.append(queued)

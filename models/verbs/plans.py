@@ -41,7 +41,7 @@ class PlanVerbs(Acting):
         wrong = self._watch.learn(events, before, after)
         wrong = wrong or self._miscounted(count)
         if (link := self._watch.link) is not None:
-            wrong = wrong or link.polled(after.loading)
+            wrong = wrong or link.polled(after, self._facts)
         if after is before and wrong is None:
             return False
         self._watch.judge(Happening.POLLED, before, after, events, wrong)
@@ -101,6 +101,8 @@ class PlanVerbs(Acting):
             self._past.append(landed)
             self._commit(landed, after)
         wrong = self._watch.learn(events, before, after)
+        if (link := self._watch.link) is not None:
+            wrong = wrong or link.use.landed(events, before, after, self._caps)
         self._watch.judge(
             Happening.LANDED,
             before,
