@@ -52,7 +52,7 @@ class ModelFacts:
         self.scheduler = SchedulerModel(self.requests, caps.block_size, caps.num_host_blocks > 0, self.slots)
         self._put_out: set[Key] = set()  # preempted where there is a swap pool; not seen with content since
         self._restored: set[Key] = set()  # the row in flight begins behind content that came back from the swap pool
-        self.retry = RetryModel()
+        self.retry = RetryModel(self.requests.live)
         self.requests.excused = self.retry.excused
         self.owed_hits: Mapping[Key, int] = {}
         self._seen_waiting: tuple[SequenceSnapshot, ...] | None = None  # of which there is nothing more to learn

@@ -41,17 +41,15 @@ class PrefixModel:
         self._bases: dict[Content, list[int]] = {}  # the obliged blocks of a content, first committed first
         self._resets = 0
         self._born: dict[Key, int] = {}
-        self._forks: set[Key] = set()  # forked, not yet planned
         self._inherits: set[Key] = set()  # forked in their present epoch: they begin with their parent's blocks
         self.outdated: set[int] = set()  # blocks with content of a choice that began before the last reset
 
     # -- what happens ------------------------------------------------------------------------------------------
 
     def began(self, key: Key) -> None:
-        """A choice begins (again): its later commits belong to the present cache generation; a fork's to its parent's."""
-        if key in self._forks:
-            self._forks.discard(key)
-        else:
+        """A choice begins (again): its later commits belong to the present cache generation; a fork's to its parent's, also
+        where its first plan was lost and it is planned once more."""
+        if key not in self._inherits:
             self._born[key] = self._resets
 
     def owes_hits(self, key: Key, facts: ChoiceFacts) -> int:
@@ -73,7 +71,6 @@ class PrefixModel:
         return any(content not in held for content in self.prompt_contents(facts.request, tokens[: max(length, 0)]))
 
     def forked(self, child: Key) -> None:
-        self._forks.add(child)
         self._inherits.add(child)
         self._born[child] = self._born.get((child[0], 0, child[2]), -1)
 
@@ -142,17 +139,14 @@ class PrefixModel:
         self.content_by_block.clear()
         self.outdated.clear()
         self._born.clear()
-        self._forks.clear()
         self._inherits.clear()
 
     def suspended(self, key: Key) -> None:
-        self._forks.discard(key)
         self._inherits.discard(key)
 
     def ended(self, key: Key) -> None:
         self._chains.pop(key, None)
         self._born.pop(key, None)
-        self._forks.discard(key)
         self._inherits.discard(key)
 
     # -- what is known -----------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ class RetryModel:
     loss may end its requests, and need not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, live: Mapping[Key, ChoiceFacts]) -> None:
+        self._live = live
         self.retried: tuple[Key, ...] = ()  # of a lost plan, when the latest plan was asked for
         self.lost_twice: frozenset[Key] = frozenset()  # with the plan that was abandoned last, or to blame for its loss
         self.excused: set[Life] = set()  # may end with an error
@@ -37,7 +38,10 @@ class RetryModel:
         self._lost, self._is_hidden = (), True
 
     def planned(self, plan: Plan | None, is_launched: bool = True) -> None:
-        """The target was asked for a plan: it owes a second try no longer, unless what it made was undone again."""
+        """The target was asked for a plan: it owes a second try no longer, unless what it made was undone again. Of rows that
+        have all ended since it owes none, so that this plan is a first try."""
+        if self._lost and not any(key in self._live for key in self._lost[: -(-len(self._lost) // 2)]):
+            self._lost = ()
         self.retried = self._lost
         if not self._lost and not self._is_hidden:
             return

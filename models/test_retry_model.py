@@ -26,7 +26,7 @@ LIVE = {key: ChoiceFacts(Request(key[0], (1,)), 0, 1, []) for key in (A, B, C)}
 
 
 def lost_once() -> RetryModel:
-    model = RetryModel()
+    model = RetryModel(LIVE)
     model.planned(plan_of(1, A, B, C))
     model.abandoned([plan_of(1, A, B, C)], LIVE)
     return model
@@ -71,7 +71,7 @@ def test_a_refused_second_try_excuses_its_rows_only() -> None:
 
 
 def test_behind_a_refusal_a_loss_excuses_and_demands_nothing() -> None:
-    model = RetryModel()
+    model = RetryModel(LIVE)
     model.refused(LIVE)
     model.planned(plan_of(2, A))
     model.abandoned([plan_of(2, A)], LIVE)
@@ -80,7 +80,7 @@ def test_behind_a_refusal_a_loss_excuses_and_demands_nothing() -> None:
 
 
 def test_rows_to_blame_end_and_the_others_are_no_second_try() -> None:
-    model = RetryModel()
+    model = RetryModel(LIVE)
     model.planned(plan_of(1, A, B, C))
     model.abandoned([plan_of(1, A, B, C)], LIVE, (1,))
     assert model.lost_twice == {B}
@@ -89,3 +89,16 @@ def test_rows_to_blame_end_and_the_others_are_no_second_try() -> None:
     assert model.retried == ()
     model.abandoned([plan_of(2, A, C)], LIVE)
     assert not model.lost_twice
+
+
+def test_where_the_half_that_was_due_has_ended_the_next_plan_is_a_first_try() -> None:
+    live = {C: LIVE[C]}
+    model = RetryModel(live)
+    model.planned(plan_of(1, A, C))
+    model.abandoned([plan_of(1, A, C)], {A: LIVE[A], **live})
+    model.planned(plan_of(2, C))  # a is gone by now
+    assert model.retried == ()
+    model.abandoned([plan_of(2, C)], live)
+    assert not model.excused
+    model.planned(plan_of(3, C))
+    assert model.retried == (C,)

@@ -278,11 +278,14 @@ def caps_of(config: EngineConfig) -> Caps:
 
     Progress: the first in order is never preempted and is planned in every step; a prefill gets at least the budget that
     the decodes leave, so it emits within the steps of its prompt. Beside it one retry and the depth in flight are allowed.
+    Without batching a step is its alone, so that one behind it waits for all that it still says; what runs together fits in
+    the pool with all that it may say.
     Preemptions: a choice enters only if the whole of it fits beside who runs, so that only their growth can put it out again
     before it emits; seen are 2 in a row at most.
     """
     slots = config.num_blocks * config.block_size
     least_chunk = max(config.max_tokens_per_step - config.max_num_seqs, 1)
+    of_the_first = 0 if config.batching else slots
     return Caps(
         name="assay",
         block_size=config.block_size,
@@ -290,7 +293,7 @@ def caps_of(config: EngineConfig) -> Caps:
         max_tokens_per_step=config.max_tokens_per_step,
         max_num_seqs=config.max_num_seqs,
         vocab_size=config.vocab_size,
-        progress_bound=-(-slots // least_chunk) + 4 * config.max_plans_in_flight + 4,
+        progress_bound=-(-slots // least_chunk) + 4 * config.max_plans_in_flight + 4 + of_the_first,
         overtake_bound=0 if config.order is Order.FIRST_COME else config.max_overtakes,
         preemption_bound=6,
         max_active_adapters=config.max_active_adapters,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from engine_under_test.caps import Caps
-from engine_under_test.types import Plan, Status
+from engine_under_test.types import Plan
 from properties.invariants.predicate import Predicate, predicate, row_named, violation
 from properties.moment import Happening, Moment
 from properties.verdict import Violation
@@ -114,27 +114,6 @@ def a_second_try_has_no_drafts(moment: Moment) -> Violation | None:
     )
 
 
-def who_may_have_drafts_is_asked(moment: Moment) -> Violation | None:
-    """SC-13: a running choice that goes on alone behind its newest token was asked for drafts there, resumed ones included.
-
-    Source: engine_under_test/drafting.py; vllm pull 46899 (a state of drafts that outlived its epoch).
-    """
-    assert moment.planned is not None
-    assert moment.kept_drafts is not None
-    if moment.has_fault:  # the second try of a lost plan asks nobody
-        return None
-    plan, known, resting = moment.planned.plan, moment.kept_drafts, moment.view.before.by_row
-    columns = zip(plan.row_ids(), plan.requests, plan.starts, plan.num_tokens, _num_drafts(plan), strict=True)
-    for number, (row, request, start, count, num) in enumerate(columns):
-        is_alone = count == num + 1 and plan.samples[number] and not plan.num_pending[number]
-        s = resting.get(row) if is_alone and known.get(row, 0) <= start else None
-        if s is None or s.plans or s.status is not _RUNNING or s.scheduled_len != start:
-            continue
-        if start + 1 - len(request.prompt) < request.sampling.max_tokens - 1:
-            return violation("SC-13", row_named(row), "goes on, its proposer was not asked", f"asked behind {start + 1} tokens")
-    return None
-
-
 def proposers_keep_what_stands(moment: Moment) -> Violation | None:
     """SC-13: what a proposer keeps of a row is the beginning of its tokens, and nothing of a row that is not there any more.
 
@@ -152,9 +131,6 @@ def proposers_keep_what_stands(moment: Moment) -> Violation | None:
 
 def _num_drafts(plan: Plan) -> tuple[int, ...]:
     return plan.num_drafts or (0,) * plan.num_rows
-
-
-_RUNNING: Final = Status.RUNNING  # looked up once: a member of an enumeration is dear
 
 
 def _speculates(caps: Caps) -> bool:
@@ -210,9 +186,6 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
         needs=("planned",),
         is_observable=_speculates,
         only_with=("retried rows",),
-    ),
-    predicate(
-        "SC-13", who_may_have_drafts_is_asked, Happening.PLANNED, needs=("planned", "kept_drafts"), is_observable=_speculates
     ),
     predicate("SC-13", proposers_keep_what_stands, needs=("kept_drafts",), is_observable=_speculates),
 )

@@ -433,7 +433,6 @@ BAD = (
     Bad("fallen_drafts_keep_no_block", "a draft counted as confirmed", "verified", (*_RUN, 0, "committed_len"), 13),
     Bad("drafts_take_no_block_that_others_want", "the draft crosses into one", "with drafts", (*_PLAN, "starts", 0), 11),
     Bad("a_second_try_has_no_drafts", "all were lost", "with drafts", ("facts", "retried"), _LOST),
-    Bad("who_may_have_drafts_is_asked", "a was not", "with drafts", ("kept_drafts",), {}),
     Bad("proposers_keep_what_stands", "a row of nobody", "with drafts", ("kept_drafts",), {RowId("a", 0, 1, 3): 9}),
     Bad("proposers_keep_what_stands", "it was not told", "with drafts", ("strange_drafts",), ("it keeps [1, 2]",)),
     Bad("results_move_their_own_rows_only", "a fallen draft is committed", "verified", (*_RUN, 0, "committed_len"), 13),
