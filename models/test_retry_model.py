@@ -97,7 +97,7 @@ def test_where_the_half_that_was_due_has_ended_the_next_plan_is_a_first_try() ->
     model.planned(plan_of(1, A, C))
     model.abandoned([plan_of(1, A, C)], {A: LIVE[A], **live})
     model.planned(plan_of(2, C))  # a is gone by now
-    assert model.retried == ()
+    assert not model.retried
     model.abandoned([plan_of(2, C)], live)
     assert not model.excused
     model.planned(plan_of(3, C))
