@@ -24,7 +24,9 @@ def never_evaluated(checks: Sequence[Check]) -> str:
 
 
 def must_be_evaluated() -> tuple[str, ...]:
-    """The identifiers, of every order in which the engine serves, and of one that speculates: some are about one of them."""
+    """The identifiers, of every order in which the engine serves, of one that speculates and of one before a remote pool, if
+    that is installed: some are about one of them."""
+    from differential.suites import is_installed
     from engine_under_test.config import Order
     from models.build import world_from
     from properties.checkers import CHECKERS
@@ -32,6 +34,8 @@ def must_be_evaluated() -> tuple[str, ...]:
 
     specs = [{"target": "assay", "config": {"num_blocks": _NUM_BLOCKS, "order": order.value}} for order in Order]
     specs.append({"target": "assay", "config": {"num_blocks": _NUM_BLOCKS}, "speculation": {"proposer": "lookup", "width": 1}})
+    if is_installed("connector"):
+        specs.append({"target": "assay", "config": {"num_blocks": _NUM_BLOCKS}, "remote": {"capacity_blocks": _NUM_BLOCKS}})
     caps = [world_from(spec).target.caps for spec in specs]
     observable = [item.identifier for item in ALL if any(item.is_observable(each) for each in caps)]
     return tuple(dict.fromkeys((*observable, *(checker.identifier for checker in CHECKERS))))

@@ -132,7 +132,7 @@ class Judge:
                 return earlier
             raise self._crashed(choice, moment, error) from error
         if found is not None:
-            return self.settle() or self._count(choice, moment)
+            return self.settle() or self._first_of(choice, moment, judge, found)
         choice.times += 1
         if choice.later:
             self._waiting.append((moment, choice))
@@ -158,13 +158,18 @@ class Judge:
                 raise self._crashed(choice, moment, error) from error
         return None
 
-    def _count(self, choice: _Choice, moment: Moment) -> Violation | None:
-        """Those asked up to the one that finds something. A predicate keeps nothing, so each can be asked again."""
+    def _first_of(
+        self, choice: _Choice, moment: Moment, asked: Callable[[Moment], Violation | None], found: Violation
+    ) -> Violation:
+        """What one that was asked has found, or what one in front of it finds that would have waited. Counts them. Nobody is
+        asked twice: who keeps a count of what it saw would not find it again."""
         for check in choice.checks:
             self._last[check.predicate.identifier] += 1
-            if (found := check.judge(moment)) is not None:
-                return found
-        return None
+            if check.judge is asked:
+                break
+            if check.judge in choice.later and (earlier := check.judge(moment)) is not None:
+                return earlier
+        return found
 
     def _crashed(self, choice: _Choice, moment: Moment, error: Exception) -> CheckerCrashed:
         """Says which of them raised."""

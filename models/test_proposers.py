@@ -68,8 +68,8 @@ def test_a_proposer_that_is_not_told_of_an_end_makes_the_suite_invalid(monkeypat
 
 
 def test_a_proposer_that_is_not_told_what_fell_makes_the_suite_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
-    def landed(_drafting: Drafting, seq: Sequence, num_drafts: int, num_accepted: int) -> None:
-        del seq, num_drafts, num_accepted
+    def landed(_drafting: Drafting, seq: Sequence, num_accepted: int) -> None:
+        del seq, num_accepted
 
     monkeypatch.setattr(Drafting, "landed", landed)
     result = speculation_suite.SPECULATION.run(SuiteContext(Profile.QUICK, 5))
