@@ -23,7 +23,6 @@ class AdapterModel:
         self._latest: dict[str, int] = {}
         for adapter in caps.adapters:
             self._latest[adapter.name] = max(adapter.version, self._latest.get(adapter.name, adapter.version))
-        self._adapters: dict[int, frozenset[Adapter]] = {}  # by plan that has not settled
         self.facts = AdapterFacts(listed=set(caps.adapters))
 
     # -- the verbs ---------------------------------------------------------------------------------------------
@@ -60,7 +59,6 @@ class AdapterModel:
         facts.content.update(reservation.adapter_loads)
         facts.in_flight[plan_id] = slots = frozenset(slot for slot in reservation.adapter_slots if slot)
         facts.used.update(dict.fromkeys(slots, plan_id))
-        self._adapters[plan_id] = frozenset(request.adapter for request in step.plan.requests if request.adapter is not None)
 
     def abandoned(self, lost: Iterable[PlannedStep]) -> None:
         """Nobody knows whether their loads have run."""
@@ -73,12 +71,11 @@ class AdapterModel:
         if self.facts.in_flight:
             unsettled = set(after.unsettled)
             for plan_id in [plan_id for plan_id in self.facts.in_flight if plan_id not in unsettled]:
-                del self.facts.in_flight[plan_id], self._adapters[plan_id]
+                del self.facts.in_flight[plan_id]
 
     def restarted(self) -> None:
         self.facts.content.clear()
         self.facts.in_flight.clear()
-        self._adapters.clear()
 
     # -- who waits for a slot -----------------------------------------------------------------------------------
 
@@ -94,8 +91,11 @@ class AdapterModel:
         wanting = [key for key in waiting if live[key].request.adapter is not None]
         if not wanting or not self._caps.num_adapter_slots:
             return
-        taken = {live[key].request.adapter for key in running}.union(*self._adapters.values())
         used = frozenset[int]().union(*facts.in_flight.values())
+        # what a lost plan was to load lies nowhere: its slot is taken, and whoever wants the adapter needs another one
+        taken = {live[key].request.adapter for key in running}.union(
+            facts.content[slot] for slot in used & facts.content.keys()
+        )
         num_slots = self._caps.num_adapter_slots - len(used - facts.content.keys())
         for key in wanting:
             entered = [other for other in begun if not in_order or place(other) < place(key)]

@@ -346,6 +346,8 @@ class ModelFacts:
                 self.prefix.released(left, after.cached)
         if before.loading is not after.loading:
             known, now = self._loading, self.clock_s
+            if self._barred:  # who is asked for again waits for another load, begun behind the reset
+                self._barred -= set(after.loading) - set(before.loading)
             self._loading = {row: known.get(row, now) for row in after.loading}
             self.scheduler.loading = {row[:3] for row in after.loading}
         if self.caps.evicts_on_demand and before.free != after.free:

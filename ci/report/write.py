@@ -24,6 +24,7 @@ from ci.tree import ROOT
 
 _REPLAY_S = 20.0  # a counterexample is short; one that hangs must not hang the report
 _MOST_TOLD = 5
+_MOST_OF_A_NAME = 80  # characters of a seed: file systems take 255 with what stands around it
 
 
 def write_report(outcome: Outcome, folder: Path) -> dict[int, str]:
@@ -54,7 +55,8 @@ def name_replays(outcome: Outcome) -> dict[int, str]:
     for place, (check, failure) in enumerate(outcome.failures):
         if not failure.ops:
             continue
-        stem = _plain(f"{failure.violation.invariant}-{failure.seed.rsplit('#', 1)[-1]}")
+        seed = failure.seed.rsplit("#", 1)[-1].partition(":")[0]  # a storm's is followed by what strikes in it
+        stem = _plain(f"{failure.violation.invariant}-{seed}")[:_MOST_OF_A_NAME]
         options = [stem, f"{stem}-{_plain(check.id)}", f"{stem}-{_plain(check.id)}-{place}"]
         names[place] = next(name for option in options if (name := f"replay/{option}.json") not in names.values())
     return names
