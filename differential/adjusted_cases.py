@@ -22,7 +22,7 @@ from models.law_of_adjustments import Floats, Processors
 VOCABULARIES = (50_257, 97, 4_097, 97, 32_000, 97)
 _MOST_ROWS = {97: 40}
 _ROWS = 6
-_LONG = 0.15  # of the rows have a long history
+_LONG = 0.2  # of the rows have a long history
 _EDGES = 0.08  # of the rows tell what a filter has kept near one of its edges
 _COUNTS = (0, 1, 2, 5, 20, 21, 60, 10**9)
 _MANY = 0.5  # of the rows that name bad words or biases name many of them
@@ -100,7 +100,7 @@ def _long_history(chance: random.Random, likely: list[int]) -> History:
 def _penalising(chance: random.Random, sampling: SamplingParams) -> SamplingParams:
     """One penalty, small enough that it matters how often a token came."""
     told = replace(sampling, logprobs=5, logprobs_mode=LogprobsMode.PROCESSED)
-    if chance.random() < 0.5:
+    if chance.random() < 0.6:
         return replace(told, frequency_penalty=chance.choice((0.02, 0.05, 0.1, 0.4, -0.1)))
     return replace(told, repetition_penalty=chance.choice((1.1, 1.5, 3.0, 0.5)))
 
