@@ -18,8 +18,9 @@ from chaos.good_engine import GoodEngine
 from chaos.hostile_kinds import KINDS, Kind, Peer, drip, no_proof, no_token, replayed_session, wrong_token
 from chaos.real_runs import failure_of
 from chaos.spoiling_wire import Field, Spoil, SpoilingWire, Way
-from chaos.store_in_thread import StoreInThread, SystemClock
+from chaos.store_in_thread import StoreInThread
 from chaos.tries import SLACK_S, when_hung_up, when_refused
+from engine_under_test.clock import SystemClock
 from engine_under_test.distributed import messages as m
 from engine_under_test.distributed import protocol
 from engine_under_test.distributed.frames import MAGIC

@@ -21,11 +21,6 @@ Found = TypeVar("Found")
 LIMITS: Final = StoreLimits(max_block_bytes=4096, window_bytes=16384, max_staged_bytes=1 << 16, lease_s=10.0, abort_grace_s=5.0)
 
 
-class SystemClock:
-    def now(self) -> float:
-        return time.monotonic()
-
-
 class StoreInThread:
     """A handshake has 5 s, a frame 30 s, a transfer that stands still 10 s and 5 s more. `close` when done."""
 

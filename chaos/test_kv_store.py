@@ -20,7 +20,8 @@ import pytest
 from chaos.good_engine import TOKEN, GoodEngine, Serving
 from chaos.hostile_kinds import KINDS, Kind, Peer
 from chaos.hostile_peers import attack
-from chaos.store_in_thread import StoreInThread, SystemClock
+from chaos.store_in_thread import StoreInThread
+from engine_under_test.clock import SystemClock
 from engine_under_test.distributed import messages as m
 from engine_under_test.distributed.kv_store import ServerConfig
 from engine_under_test.distributed.protocol import VERSION

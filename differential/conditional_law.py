@@ -19,7 +19,7 @@ from scipy import stats
 
 from differential import estimates
 from differential.error_budget import Counts, Ledger, Probabilities, chi_square_power, smallest_effect
-from differential.sampling_stats import POWER
+from differential.sampling_stats import POWER, rejected
 from properties.suite import Statistic
 from properties.verdict import Violation
 
@@ -83,12 +83,10 @@ def judge_given(question: Conditional, ledger: Ledger) -> Statistic:
 
 def violation_given(question: Conditional, statistic: Statistic) -> Violation:
     shares = question.counts / np.maximum(question.counts.sum(axis=1, keepdims=True), 1)
-    return Violation(
+    return rejected(
         question.invariant,
         question.name,
-        f"{statistic.n:,} samples ({question.null})",
-        f"{statistic.statistic}, p = {statistic.p:.1e}; {statistic.estimated}",
-        f"p of at least {statistic.alpha:.0e}",
+        statistic,
         (
             "expected of each group   " + " ".join(f"{share:.4f}" for share in question.law),
             *(

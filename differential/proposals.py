@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -224,6 +224,8 @@ class _Judge:
         self.asked["SC-14"] += 1
         if controller.wrong is not None:
             return controller.wrong
+        if engine.has_work:
+            return violation("SC-7", "an engine with a controller", "no end of its requests in 400 steps", "an end")
         landed = [step for step in runner.landed if step[0].num_drafts]
         proposed = sum(sum(plan.num_drafts) for plan, _ in landed)
         accepted = sum(max(len(found) - 1, 0) for _, result in landed for found in result.tokens)
@@ -312,20 +314,21 @@ class _Heard(WidthController):
             self._is_wrong("the conditions of a plan", conditions, due)
         return super().choose(conditions)
 
-    def observe(self, num_rows: int, trials: Sequence[Trial], seconds: Seconds) -> None:  # type: ignore[override]  # a list here
+    def observe(self, num_rows: int, trials: Iterable[Trial], seconds: Seconds) -> None:
         """See `WidthController`."""
+        told = list(trials)
         plan, result = self._runner.landed[-1]
         widths = plan.num_drafts or (0,) * plan.num_rows
         due = [Trial(width, len(found) - 1) for width, found in zip(widths, result.tokens, strict=True) if width]
         verify_s = self._runner.verify_s[plan.plan_id]
         self.told.append(seconds)
-        if (num_rows, list(trials)) != (plan.num_rows, due):
-            self._is_wrong(f"the drafts of plan {plan.plan_id}", list(trials), due)
+        if (num_rows, told) != (plan.num_rows, due):
+            self._is_wrong(f"the drafts of plan {plan.plan_id}", told, due)
         if abs(seconds.verify - verify_s) > 1e-9:
             self._is_wrong(f"the time of plan {plan.plan_id}", f"{seconds.verify:.3f} s", f"{verify_s:.3f} s, its own alone")
         if not any(abs(seconds.propose - each) < 1e-9 for each in ((_ASKING_S,) if any(widths) else (0.0, _ASKING_S))):
             self._is_wrong(f"the drafting of plan {plan.plan_id}", f"{seconds.propose:.3f} s", f"{_ASKING_S} s, where any was")
-        super().observe(num_rows, trials, seconds)
+        super().observe(num_rows, told, seconds)
 
     def _is_wrong(self, subject: str, found: object, expected: object) -> None:
         self.wrong = self.wrong or violation("SC-7", f"the width of drafts, told of {subject}", found, expected)

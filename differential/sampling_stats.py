@@ -126,14 +126,19 @@ def judge(question: Question, ledger: Ledger) -> Statistic:
     )
 
 
+def rejected(invariant: str, name: str, statistic: Statistic, facts: tuple[str, ...]) -> Violation:
+    """A null hypothesis that samples are against, with what they show."""
+    found = f"{statistic.statistic}, p = {statistic.p:.1e}; {statistic.estimated}"
+    subject = f"{statistic.n:,} samples ({statistic.null})"
+    return Violation(invariant, name, subject, found, f"p of at least {statistic.alpha:.0e}", facts)
+
+
 def violation_of(question: Question, statistic: Statistic) -> Violation:
     observed = question.counts / statistic.n
-    return Violation(
+    return rejected(
         question.invariant,
         question.name,
-        f"{statistic.n:,} samples ({question.null})",
-        f"{statistic.statistic}, p = {statistic.p:.1e}; {statistic.estimated}",
-        f"p of at least {statistic.alpha:.0e}",
+        statistic,
         tuple(
             f"cell {cell:2d}: found {seen:.5f}, expected {expected:.5f}"
             for cell, (seen, expected) in enumerate(zip(observed.tolist(), question.law.tolist(), strict=True))

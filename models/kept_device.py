@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine_under_test.execution.fingerprint import Rows
-from engine_under_test.execution.kept_fingerprint import KeptFingerprints
 from engine_under_test.execution.landing import Outcome
 from engine_under_test.execution.rows import RowFields
 from engine_under_test.types import Plan, PlannedStep, Reservation, StepResult
+from models.kept_fingerprints import KeptFingerprints
 from models.law import Track
 from properties.kept_rows import due_fields, rows_are_what_the_plan_says
 from properties.verdict import Violation

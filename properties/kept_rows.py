@@ -36,7 +36,7 @@ def due_fields(plan: Plan, reservation: Reservation, row: int, block_size: int, 
 def rows_are_what_the_plan_says(found: Sequence[RowFields], due: Sequence[RowFields]) -> Violation | None:
     """SC-13: every field of every row, in the plan's order.
 
-    Source: vllm pull 3009 (an index behind a finished row), sglang issue 1290 (penalties of a batch that was merged).
+    Source: vllm pull 3009 (an index behind a finished row), sglang #1290 (penalties of a batch that was merged).
     """
     if len(found) != len(due):
         return violation("SC-13", "the batch", f"{len(found)} rows", f"{len(due)}, as the plan has")

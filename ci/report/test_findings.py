@@ -83,3 +83,11 @@ def test_mutants_that_did_not_run_are_told_once_and_counted_apart() -> None:
 def test_one_suite_that_finds_it_twice_says_so() -> None:
     twice = outcome(story("long", 3), story("long", 2, seed="0x8"))
     assert "  also found by: the same suite · 2 stories in all" in closing_lines(twice, {}, "report")
+
+
+def test_a_replay_is_named_by_the_seed_of_its_storm_and_not_by_what_strikes_in_it() -> None:
+    struck = f"remote-deeper#0xc4445f69f64: {'stream-delays,restarts restarts@24+2:3! ' * 9}"
+    failure = Failure(VIOLATION, struck, WORLD, OPS, ops_found=61)
+    check = replace(story("storms", 3), failures=(failure,))
+    (name,) = name_replays(outcome(check)).values()
+    assert name == f"replay/{VIOLATION.invariant}-0xc4445f69f64.json"

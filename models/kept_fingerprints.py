@@ -1,7 +1,7 @@
 """The fingerprint model with rows that are kept from step to step, as the runner of a language model keeps them (`rows.py`).
 
 Owns: that what a step reads of a row (blocks, prompt, sampling, choice, adapter, media, output) is what is kept of it, not what
-the plan repeats. Never: how rows are kept. Slower than the runner that reads plans, for nothing but the harness's sake.
+the plan repeats. Never: how rows are kept. Slower than the runner that reads plans.
 """
 
 from __future__ import annotations
