@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from differential.adjusted_cases import PROCESSORS
 from engine_under_test.types import History, Logprobs, LogprobsMode, Request, SamplingParams
-from models.law import uniforms
 from models.law_of_adjustments import adjusted, steps_of, wrong_telling
 from models.law_of_filters import Kept, kept, masked, told_of
+from models.words import uniforms
 
 Floats = npt.NDArray[np.float64]
 SAMPLE, ACCEPT, RECOVER, DRAFT = 0, 1, 2, 3

@@ -20,7 +20,7 @@ from differential.error_budget import Probabilities
 from engine_under_test.execution import cells
 from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.execution.verifying import Places
-from models.law import mix
+from models.words import mix
 
 VOCABULARY = 20
 NEVER = (18, 19)  # steps without probability

@@ -23,9 +23,9 @@ from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Draws, Sampled
 from engine_under_test.seams import Noise
 from engine_under_test.types import History, Logprobs, SamplingParams
-from models.law import uniforms
 from models.law_of_adjustments import adjusted, steps_of, wrong_telling
 from models.law_of_filters import Address, Drawn, Floats, Kept, Tokens, UniformsAt, drawn, kept, masked, uniforms_at
+from models.words import uniforms
 from properties.verdict import Violation
 
 _COARSE = 16  # values of the noise of some batches: among equal logits equal scores, which go to the lowest

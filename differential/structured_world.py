@@ -32,7 +32,7 @@ from engine_under_test.execution.verifying import Places
 from engine_under_test.sampling.grammar import CompiledGrammars
 from engine_under_test.sampling.proposers import Scripted
 from engine_under_test.types import Plan, Request, Reservation, SamplingParams
-from models.law import mix
+from models.words import mix
 from properties.grammar_cases import CASES, STOPS, TEXTS, VOCAB_SIZE
 
 MAX_TOKENS = 18

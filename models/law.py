@@ -1,42 +1,28 @@
 """The law of the fingerprint model, written from docs/fingerprint.md: what each cell must hold and which token follows.
 
-Owns the checker's arithmetic: cells per choice, extended as its tokens become known, and the next token. Nearly always a
-choice grows by one position, which is quickest in plain integers; what many prompts have in common is computed once. It
-never looks at an engine's runner or sampler.
+Owns cells per choice, extended as its tokens become known, and the next token. Nearly always a choice grows by one position,
+which is quickest in plain integers; what many prompts have in common is computed once. It never looks at an engine's runner or
+sampler.
 """
 
 from __future__ import annotations
 
-import hashlib
 from array import array
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from itertools import accumulate
 from math import exp, inf, log
 from operator import add
-from struct import Struct, pack
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from engine_under_test.types import Adapter, Request, SamplingParams
-from models.prefix_key import field
+from models.words import MASK, ONE, SAMPLE, U11, U32, Words, adapter_word, gumbel, media_words, mix, mix_int, uniforms, words_of
 from properties.small_grammars import forbidden
 
-Words = npt.NDArray[np.uint64]
-
 POISON = 0x7FF8DEADDEADDEAD
-SAMPLE = 0
-
-# Zero-dimensional arrays, not scalars: an operation on few elements takes half the time with them.
-_GOLDEN, _FIRST, _SECOND, _U11, _U27, _U30, _U31, _U32, _ONE, _LOW = (
-    np.array(word, np.uint64)
-    for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 11, 27, 30, 31, 32, 1, 0xFFFFFFFF)
-)
-_KEY_STEPS = np.array([[[n * 0x9E3779B9], [n * 0xBB67AE85]] for n in range(10)], np.uint64)  # of each round
-_PHILOX_FACTORS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
-_MASK = 2**64 - 1
 _MANY = 40  # new positions of one choice from which arrays are quicker than plain integers
 _LONG = 256  # tokens from which a prompt is not looked for among earlier ones
 _PIECE = 4  # tokens of a prompt that are remembered together
@@ -46,104 +32,6 @@ _NOISE_PAGE = 64  # positions of one choice whose noise is drawn at once: a vect
 _NOISE = 8192  # pages of one token that are remembered
 _EVERYWHERE = 2**62
 _FEW_LOGITS = 80  # up to which rows are quicker one by one than as an array
-
-
-def mix(x: Words) -> Words:
-    """The finalizer that every word goes through. A new array; ``x`` is left alone."""
-    z = x + _GOLDEN
-    shifted = z >> _U30
-    z ^= shifted
-    z *= _FIRST
-    np.right_shift(z, _U27, out=shifted)
-    z ^= shifted
-    z *= _SECOND
-    np.right_shift(z, _U31, out=shifted)
-    z ^= shifted
-    return z
-
-
-def _mix_int(x: int) -> int:
-    """`mix` of one word."""
-    z = (x + 0x9E3779B97F4A7C15) & _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
-
-
-def h64(data: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
-
-
-@lru_cache(maxsize=1024)
-def adapter_word(adapter: Adapter | None) -> int:
-    if adapter is None:
-        return 0
-    return h64(b"assay/adapter/1" + field(adapter.name) + pack("<q", adapter.version))
-
-
-def media_words(request: Request) -> list[int]:
-    """The media word of each prompt position."""
-    words = [0] * len(request.prompt)
-    for item in request.media:
-        base = h64(b"assay/media/1" + field(item.digest)) - item.start
-        for position in range(max(item.start, 0), min(item.start + item.length, len(words))):
-            words[position] = (words[position] + _mix_int(base + position)) & _MASK
-    return words
-
-
-def philox(counters: Words, seed: int) -> Words:
-    """Philox 4x32-10 under one key. ``counters``: [..., 4] words below 2^32 (held in 64 bits); the same shape comes back."""
-    return _philox(counters, _round_keys(seed))
-
-
-def _philox(counters: Words, round_keys: Words) -> Words:
-    words = counters.reshape(-1, 4).T
-    even, odd = np.ascontiguousarray(words[0::2]), words[1::2]  # what is multiplied, and what is mixed in
-    for keys in round_keys:
-        product = (even * _PHILOX_FACTORS)[::-1]
-        even = product >> _U32
-        even ^= odd
-        even ^= keys
-        odd = product & _LOW
-    out = np.empty((even.shape[1], 4), np.uint64)
-    out[:, 0::2] = even.T
-    out[:, 1::2] = odd.T
-    return out.reshape(counters.shape)
-
-
-def _round_keys(seed: int) -> Words:
-    """The key of each of the ten rounds, [10, 2, 1]."""
-    low, high = seed & 0xFFFFFFFF, seed >> 32
-    keys = [((low + n * 0x9E3779B9) & 0xFFFFFFFF, (high + n * 0xBB67AE85) & 0xFFFFFFFF) for n in range(10)]
-    return np.array(keys, np.uint64)[..., None]
-
-
-def uniforms(seed: int, choice: int, positions: npt.NDArray[np.int64], purpose: int, lanes: int) -> npt.NDArray[np.float64]:
-    """Noise in (0, 1) at the addresses of one choice, shape [positions, lanes]."""
-    groups = -(-lanes // 4)
-    counters = np.empty((len(positions), groups, 4), np.uint64)
-    counters[..., 0] = choice
-    counters[..., 1] = positions[:, None]
-    counters[..., 2] = purpose
-    counters[..., 3] = np.arange(groups, dtype=np.uint64)
-    words = philox(counters, seed).reshape(len(positions), groups * 4)[:, :lanes]
-    uniform: npt.NDArray[np.float64] = (words.astype(np.float64) + 0.5) * 2.0**-32
-    return uniform
-
-
-def _gumbel(seeds: Sequence[int], choices: Sequence[int], positions: Sequence[int], lanes: int) -> npt.NDArray[np.float64]:
-    """Gumbel noise for the token at each of these addresses, shape [addresses, lanes]."""
-    groups = -(-lanes // 4)
-    counters = np.empty((len(seeds), groups, 4), np.uint64)
-    counters[..., 0] = _words(choices)[:, None]
-    counters[..., 1] = _words(positions)[:, None]
-    counters[..., 2] = SAMPLE
-    counters[..., 3] = np.arange(groups, dtype=np.uint64)
-    words = _words(seeds)
-    halves = np.stack((words & _LOW, words >> _U32)).repeat(groups, axis=1)
-    keys = (halves + _KEY_STEPS) & _LOW
-    uniform = (_philox(counters, keys).reshape(len(seeds), groups * 4)[:, :lanes].astype(np.float64) + 0.5) * 2.0**-32
-    return -np.log(-np.log(uniform))
 
 
 class Track:
@@ -219,7 +107,7 @@ class Law:
         """The digest's multipliers for twice as many positions."""
         self._positions = np.arange(2 * length, dtype=np.uint64)
         doubled = self._positions * np.uint64(2)
-        self._multipliers = mix(doubled) | _ONE, mix(doubled + _ONE) | _ONE
+        self._multipliers = mix(doubled) | ONE, mix(doubled + ONE) | ONE
         self._pairs = list(zip(*(column.tolist() for column in self._multipliers), strict=True))
         return self._pairs
 
@@ -291,16 +179,16 @@ class Law:
             a = known.get(position << 32 | token)
             if a is None:
                 a = self._layer_one_at(track, position)
-            total = (total + a) & _MASK
+            total = (total + a) & MASK
             # b = mix(a ^ mix(total)), written out: two calls would take longer than what they do
-            z = (total + 0x9E3779B97F4A7C15) & _MASK
-            z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-            z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-            z = ((a ^ z ^ (z >> 31)) + 0x9E3779B97F4A7C15) & _MASK
-            z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-            z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+            z = (total + 0x9E3779B97F4A7C15) & MASK
+            z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+            z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+            z = ((a ^ z ^ (z >> 31)) + 0x9E3779B97F4A7C15) & MASK
+            z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+            z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
             b = z ^ (z >> 31)
-            digest = (digest + u * a + v * b) & _MASK
+            digest = (digest + u * a + v * b) & MASK
             words.append(a)
             words.append(b)
             digests.append(digest)
@@ -312,14 +200,14 @@ class Law:
         if len(track.digests) > length:
             del track.digests[length:]
             del track.words[2 * length :]
-            track.total = sum(track.words[::2]) & _MASK
+            track.total = sum(track.words[::2]) & MASK
 
     def _layer_one_at(self, track: Track, position: int) -> int:
         place = position << 32 | track.tokens[position]
-        x = (_mix_int(place) + track.adapter) & _MASK
+        x = (mix_int(place) + track.adapter) & MASK
         if position < len(track.media):
             x ^= track.media[position]
-        a = track.layer_one[place] = _mix_int(x)
+        a = track.layer_one[place] = mix_int(x)
         return a
 
     def _extend_at_once(self, wanted: Sequence[tuple[Track, int]]) -> None:
@@ -331,12 +219,12 @@ class Law:
         positions = np.concatenate([self._positions[start:end] for start, end in zip(starts, ends, strict=True)])
         tokens = [token for (track, end), start in zip(wanted, starts, strict=True) for token in track.tokens[start:end]]
         counts = np.array([end - start for start, end in zip(starts, ends, strict=True)], np.intp)
-        x = mix((positions << _U32) + _words(tokens))
-        x += _words([track.adapter for track, _ in wanted]).repeat(counts)
+        x = mix((positions << U32) + words_of(tokens))
+        x += words_of([track.adapter for track, _ in wanted]).repeat(counts)
         begin = 0
         for (track, end), start in zip(wanted, starts, strict=True):
             if media := track.media[start:end]:
-                x[begin : begin + len(media)] ^= _words(media)
+                x[begin : begin + len(media)] ^= words_of(media)
             begin += end - start
         a = mix(x)
         lasts: npt.NDArray[np.intp] = counts.cumsum() - 1
@@ -362,12 +250,12 @@ class Law:
         digests = [track.digests[length - 1] for track, length in zip(tracks, lengths, strict=True)]
         if self.vocab_size * len(digests) <= _FEW_LOGITS:
             return list(map(self._next_token, tracks, lengths, map(add, digests, lengths)))
-        return self._next_tokens(tracks, lengths, _words(digests) + _words(lengths))
+        return self._next_tokens(tracks, lengths, words_of(digests) + words_of(lengths))
 
     def chances(self, track: Track, length: int) -> list[float]:
         """The probability of each token behind the first ``length`` cells of a track with a temperature."""
-        z = np.uint64(_mix_int(track.digests[length - 1] + length & _MASK))
-        scores: list[float] = ((mix(z ^ self._token_words) >> _U11).astype(np.float64) * 2.0**-50).tolist()
+        z = np.uint64(mix_int(track.digests[length - 1] + length & MASK))
+        scores: list[float] = ((mix(z ^ self._token_words) >> U11).astype(np.float64) * 2.0**-50).tolist()
         if track.masks_below > length:
             for token in track.masked(length):
                 scores[token] = -inf
@@ -385,7 +273,7 @@ class Law:
         """The words of all tokens at once, each in 128 bits of one long integer: few lanes are quicker so than as an array."""
         lanes = self._lanes
         mask = lanes.mask
-        z = ((_mix_int(digest_sum & _MASK) * lanes.ones ^ lanes.token_words) + lanes.golden) & mask
+        z = ((mix_int(digest_sum & MASK) * lanes.ones ^ lanes.token_words) + lanes.golden) & mask
         z = ((z ^ ((z >> 30) & mask)) * 0xBF58476D1CE4E5B9) & mask
         z = ((z ^ ((z >> 27) & mask)) * 0x94D049BB133111EB) & mask
         z = ((z ^ (z >> 31)) >> 11) & lanes.mask_53
@@ -408,7 +296,7 @@ class Law:
 
     def _next_tokens(self, tracks: Sequence[Track], lengths: Sequence[int], sums: Words) -> list[int]:
         """The same in arrays over all rows. A row that is greedy, or wholly masked, gets noise of 0."""
-        logits = (mix(mix(sums)[:, None] ^ self._token_words) >> _U11).astype(np.float64)
+        logits = (mix(mix(sums)[:, None] ^ self._token_words) >> U11).astype(np.float64)
         logits *= 2.0**-50
         drawn, dropping = [], []
         for row, (track, length) in enumerate(zip(tracks, lengths, strict=True)):
@@ -430,7 +318,7 @@ class Law:
                 logits[row] = _dropped(logits[row].tolist(), tracks[row].request.sampling)
             seeds = [tracks[row].request.sampling.seed for row in drawn]
             choices, positions = [tracks[row].choice for row in drawn], [lengths[row] for row in drawn]
-            logits[drawn] += _gumbel(seeds, choices, positions, self.vocab_size)
+            logits[drawn] += gumbel(seeds, choices, positions, self.vocab_size)
         chosen: list[int] = logits.argmax(axis=1).tolist()
         return chosen
 
@@ -464,8 +352,8 @@ class _Lanes:
 
     def __init__(self, vocab_size: int) -> None:
         self.ones = sum(1 << 128 * token for token in range(vocab_size))
-        self.golden, self.mask, self.mask_53 = 0x9E3779B97F4A7C15 * self.ones, _MASK * self.ones, (2**53 - 1) * self.ones
-        self.token_words = sum(_mix_int(token) << 128 * token for token in range(vocab_size))
+        self.golden, self.mask, self.mask_53 = 0x9E3779B97F4A7C15 * self.ones, MASK * self.ones, (2**53 - 1) * self.ones
+        self.token_words = sum(mix_int(token) << 128 * token for token in range(vocab_size))
         self.unpack = Struct("<" + "Q8x" * vocab_size).unpack
         self.num_bytes = 16 * vocab_size
 
@@ -473,15 +361,10 @@ class _Lanes:
 def _sums_of_each(values: Words, lasts: npt.NDArray[np.intp], counts: npt.NDArray[np.intp], firsts: list[int]) -> Words:
     """Running sums of pieces that stand one after the other, each from its own first number on."""
     sums = values.cumsum()
-    offsets = _words(firsts)
+    offsets = words_of(firsts)
     offsets[1:] -= sums[lasts[:-1]]
     sums += offsets.repeat(counts)
     return sums
-
-
-def _words(numbers: Iterable[int]) -> Words:
-    """As an array, in a quarter of the time that numpy takes for plain integers."""
-    return np.frombuffer(array("Q", numbers), np.uint64)
 
 
 def _dropped(scaled: list[float], sampling: SamplingParams) -> list[float]:

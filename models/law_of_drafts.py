@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from models.law import Law, Track, uniforms
+from models.law import Law, Track
+from models.words import uniforms
 
 _SAMPLE, _ACCEPT, _RECOVER = 0, 1, 2
 

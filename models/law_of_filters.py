@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_under_test.types import History, SamplingParams
-from models.law import SAMPLE, philox, uniforms
 from models.law_of_adjustments import Processors, adjusted, slack_behind, steps_of
+from models.words import SAMPLE, philox, uniforms
 
 Floats = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.int64]

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from engine_under_test.types import Adapter, Media, Request, SamplingParams
 from models import law as law_module
-from models.law import Law, adapter_word, h64, mix, philox, uniforms
+from models.law import Law
 from models.prefix_key import field
+from models.words import adapter_word, h64, mix, philox, uniforms
 
 ONE = Request("one", (5, 0, 7))
 TWO = Request("two", (1, 2, 2, 3, 0), adapter=Adapter("lora", 2), media=(Media("sha256:cat", 1, 2),))

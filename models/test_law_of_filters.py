@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_under_test.types import SamplingParams
-from models.law import SAMPLE, uniforms
 from models.law_of_filters import Address, Drawn, Floats, kept, next_token, uniforms_at
+from models.words import SAMPLE, uniforms
 
 WARM = SamplingParams(temperature=1.0)
 HERE = Address(7, 2, 40, 3)
