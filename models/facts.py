@@ -88,6 +88,10 @@ class ModelFacts:
         return self.retry.retried
 
     @property
+    def perhaps_retried(self) -> tuple[Key, ...]:
+        return self.retry.perhaps_retried
+
+    @property
     def lost_twice(self) -> Collection[Key]:
         return self.retry.lost_twice
 
@@ -124,7 +128,7 @@ class ModelFacts:
     def planned(self, step: PlannedStep, is_counted: bool) -> Violation | None:
         """Everything but who holds what: that changes with `held`, after the plan was judged."""
         self.retry.planned(step.plan)
-        found, begun = self.scheduler.planned(step, is_counted)
+        found, begun = self.scheduler.planned(step, is_counted, self.retry.perhaps_retried)
         live, prefix = self.requests.live, self.prefix
         # asked while the index is as the plan found it: nothing was taken yet
         self.owed_hits = {key: prefix.owes_hits(key, live[key]) for key in begun} if begun else {}

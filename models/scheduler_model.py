@@ -59,8 +59,11 @@ class SchedulerModel:
 
     # -- judging a plan ----------------------------------------------------------------------------------------
 
-    def planned(self, step: PlannedStep, is_counted: bool) -> tuple[Violation | None, list[Key]]:
-        """The first row that was not allowed, and the choices that begin an epoch. ``is_counted``: no fault is active."""
+    def planned(
+        self, step: PlannedStep, is_counted: bool, tried_again: Collection[Key] = ()
+    ) -> tuple[Violation | None, list[Key]]:
+        """The first row that was not allowed, and the choices that begin an epoch. ``is_counted``: no fault is active.
+        ``tried_again``: perhaps, of a plan that had been undone: they had their turn with that."""
         plan = step.plan
         found: Violation | None = None
         begun: list[Key] = []
@@ -99,18 +102,18 @@ class SchedulerModel:
             scheduled[key] = start + count
             ahead[key] = flying + samples
         if begun:
-            self._began(begun)
+            self._began(begun, tried_again)
         self._iterations += is_counted
         return found, begun
 
-    def _began(self, begun: list[Key]) -> None:
+    def _began(self, begun: list[Key], tried_again: Collection[Key]) -> None:
         live = self._requests.live
         self._count_passed(begun)
         if self._adapters is not None:
             running = [key for key in self._scheduled if key not in begun and key in live]
             waiting = [key for key in live if key not in self._scheduled]
             self._adapters.began(begun, running, waiting, self._acceptance.__getitem__)
-        self._count_overtakes([key for key in begun if self._begun.get(key) != live[key].epoch])
+        self._count_overtakes([key for key in begun if self._begun.get(key) != live[key].epoch and key not in tried_again])
         self._begun.update((key, live[key].epoch) for key in begun)
         for key in begun:
             self._waiting.pop(key, None)

@@ -102,3 +102,23 @@ def test_where_the_half_that_was_due_has_ended_the_next_plan_is_a_first_try() ->
     assert not model.excused
     model.planned(plan_of(3, C))
     assert model.retried == (C,)
+
+
+def test_of_a_plan_undone_behind_a_refusal_it_is_unknown_whether_it_is_tried_again() -> None:
+    model = RetryModel(LIVE)
+    model.refused(LIVE)
+    found = []
+    for number, is_launched in ((2, False), (3, True), (4, True)):
+        model.planned(plan_of(number, A, B), is_launched=is_launched)
+        found.append(model.perhaps_retried)
+    assert found == [(), (A, B), ()]
+    assert not model.retried
+
+
+def test_so_it_is_of_a_plan_lost_behind_a_refusal() -> None:
+    model = RetryModel(LIVE)
+    model.refused(LIVE)
+    model.planned(plan_of(2, A))
+    model.abandoned([plan_of(2, A)], LIVE)
+    model.planned(plan_of(3, A, B))
+    assert model.perhaps_retried == (A,)

@@ -32,7 +32,9 @@ _RAN_OUT = "the lease has run out"
 class _Heard:
     """One transfer on one connection."""
 
-    __slots__ = ("arrived", "ended_at", "granted", "is_complete", "is_stored_again", "moved_at", "opened", "said_at", "sent")
+    __slots__ = (
+        "arrived", "ended_at", "granted", "is_complete", "is_stored_again", "kept", "moved_at", "opened", "said_at", "sent",
+    )  # fmt: skip
 
     def __init__(self, opened: m.Open, now: float) -> None:
         self.opened = opened
@@ -43,6 +45,7 @@ class _Heard:
         self.moved_at: float | None = None  # when it came to the pool, or moved there, last
         self.ended_at: float | None = None  # when the pool ended its lease, to say so as soon as somebody listens
         self.is_complete = False  # a store whose END came to the pool
+        self.kept: frozenset[bytes] = frozenset()  # what the pool held behind that: another's END may come before the answer
         self.is_stored_again: Mapping[bytes, int] | None = None  # what the pool held when it was said again
 
 
@@ -199,7 +202,7 @@ class Wire:
     def _judge_evictions(self, number: int, heard: _Heard, shelf: StoreShelf) -> None:
         """The END of a store came, which may have made room for itself."""
         held = shelf.pool.keys()
-        here = set(held)
+        here = heard.kept = frozenset(held)
         arrived = [key for _, key in takewhile(lambda each: each[0] in heard.arrived, enumerate(heard.opened.keys))]
         whole = list(takewhile(here.__contains__, arrived))
         if (found := self._order.stored(whole, held, shelf.pool.pinned)) is not None:
@@ -213,7 +216,8 @@ class Wire:
 
     def _judge_ack(self, number: int, heard: _Heard, message: m.Ack, shelf: StoreShelf) -> None:
         held = self._held(shelf)
-        missing = [key for key in heard.opened.keys[: message.num_blocks] if key not in held]
+        kept: Collection[bytes] = heard.kept if heard.is_complete else held
+        missing = [key for key in heard.opened.keys[: message.num_blocks] if key not in kept]
         is_again = self._complete.get(number) == heard.opened.keys
         if missing and not is_again:  # what was complete may have been evicted since
             found = f"{message.num_blocks} blocks acknowledged, {len(missing)} of them not there"

@@ -112,6 +112,11 @@ class Facts(Protocol):
         """The rows of a plan that was lost, and for the first time, just before the latest plan was asked for."""
 
     @property
+    def perhaps_retried(self) -> Collection[tuple[str, int, int]]:
+        """The same of a plan of which nobody outside knows whether it was a first try: behind a refused block it may be either,
+        lost or undone."""
+
+    @property
     def lost_twice(self) -> Collection[tuple[str, int, int]]:
         """The live rows of the plan that was abandoned last, if it was their second try."""
 

@@ -78,6 +78,7 @@ class Known:
     outdated: frozenset[int] = frozenset()
     owed_hits: Mapping[Key, int] = field(default_factory=lambda: {("b", 0, 1): 2})
     retried: tuple[Key, ...] = ()
+    perhaps_retried: tuple[Key, ...] = ()
     lost_twice: frozenset[Key] = frozenset()
     releases: Mapping[int, int] = field(default_factory=dict)
     overtakes: Mapping[Key, int] = field(default_factory=dict)

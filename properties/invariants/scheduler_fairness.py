@@ -91,7 +91,8 @@ def preemptions_lead_somewhere(moment: Moment) -> Violation | None:
 
 def the_declared_order_is_kept(moment: Moment) -> Violation | None:
     """SC-8: nobody enters before a waiting choice that is more urgent, unless it has come of age, or had entered before and its
-    plan was lost: the second try of that plan comes first. Who waits for a load, or a slot for its adapter, is passed over.
+    plan was lost, or refused its blocks and undone: the second try of that comes first. Who waits for a load, or a slot for its
+    adapter, is passed over.
 
     Source: lightllm pull 706 (the selected policy was overwritten by the default).
     """
@@ -99,7 +100,8 @@ def the_declared_order_is_kept(moment: Moment) -> Violation | None:
     entered = [s for s in moment.before.waiting if _key(s) not in left and _key(s) in moment.view.after.by_choice]
     if not left or not entered:
         return None
-    live, excused = moment.facts.live(), {*moment.facts.came_of_age(), *moment.facts.retried}
+    live = moment.facts.live()
+    excused = {*moment.facts.came_of_age(), *moment.facts.retried, *moment.facts.perhaps_retried}
     rank = {key: (facts.request.priority, number) for number, (key, facts) in enumerate(live.items())}
     stayed = {_key(s) for s in moment.before.waiting}.intersection(left, rank)
     stayed.difference_update([row[:3] for row in moment.after.loading])

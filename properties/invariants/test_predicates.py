@@ -577,6 +577,7 @@ def test_who_tries_a_lost_plan_again_goes_before_those_who_came_since() -> None:
     assert found is not None
     entered = {s[:3] for s in late.before.waiting} - {s[:3] for s in late.after.waiting}
     assert check(changed(late, ("facts", "retried"), tuple(entered))) is None
+    assert check(changed(late, ("facts", "perhaps_retried"), tuple(entered))) is None
 
 
 def test_a_result_that_waited_is_not_taken_for_the_one_that_came() -> None:
