@@ -12,7 +12,7 @@ from models.build import world_from
 from properties.op import Op, OpKind
 
 _PLAN, _DRAIN, _UNDONE = Op(OpKind.PLAN), Op(OpKind.DRAIN), Op(OpKind.ROLLBACK)
-_CONNECTS = (Op(OpKind.STEP), Op(OpKind.STEP))
+_STEPS = _CONNECTS = (Op(OpKind.STEP), Op(OpKind.STEP))
 _REFUSED = Op(OpKind.REFUSE_BLOCK, k=1)
 _SMALL: dict[str, Any] = {"num_blocks": 12, "block_size": 2, "max_num_seqs": 2, "max_tokens_per_step": 8, "vocab_size": 16}
 _BY_PRIORITY = {**_SMALL, "order": "priority", "max_overtakes": 4}
@@ -39,6 +39,9 @@ _AWAITS_THE_SLOT = (  # of a row in flight whose request is gone: b goes before 
 )
 _SLOT_IS_FREE = (Op(OpKind.LAND), Op(OpKind.POLL), _PLAN, _DRAIN)
 
+_UNLOAD_X = Op(OpKind.UNLOAD_ADAPTER, request_id="x", k=1)
+_TWO_SLOTS = {**_SMALL, "num_blocks": 20, "max_active_adapters": 2, "adapters": [["x", 1], ["y", 1], ["z", 1]]}
+
 STORIES: dict[str, tuple[dict[str, Any], tuple[Op, ...]]] = {
     "a second try that was undone goes before who came since and is more urgent": (
         {"config": _BY_PRIORITY},
@@ -51,6 +54,21 @@ STORIES: dict[str, tuple[dict[str, Any], tuple[Op, ...]]] = {
     "a plan that was lost goes before who waited for a slot when it was made": (
         {"config": _ONE_SLOT},
         (*_AWAITS_THE_SLOT, _PLAN, Op(OpKind.ABANDON, k=1), *_SLOT_IS_FREE),
+    ),
+    "who was the last to use an adapter ends with the step that loads another one": (
+        {"config": _TWO_SLOTS},
+        (
+            *(_with(_add("r"), Adapter("y", 1)), *_STEPS),
+            *(_with(_add("a", max_tokens=9, deadline_s=2.0), Adapter("x", 1)), *_STEPS, _UNLOAD_X),
+            *(_with(_add("b"), Adapter("z", 1)), Op(OpKind.ADVANCE, seconds=4.0), _PLAN, _DRAIN),
+        ),
+    ),
+    "who was the last to use an adapter ends with its second try, and another plan is undone": (
+        {"config": _TWO_SLOTS},
+        (
+            *(_with(_add("a", max_tokens=9), Adapter("x", 1)), *_STEPS, _UNLOAD_X, _PLAN, Op(OpKind.ABANDON, on=True)),
+            *(_REFUSED, _UNDONE, _DRAIN),
+        ),
     ),
     "a store's blocks are evicted by the next one, before it was answered": (
         {"config": {**_SMALL, "num_blocks": 14}, "remote": {"capacity_blocks": 2}},

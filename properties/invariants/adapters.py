@@ -6,6 +6,7 @@ What lies in a slot is known from the loads of the plans that were launched, nev
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -63,9 +64,10 @@ def the_least_recently_used_slot_is_given_up(moment: Moment) -> Violation | None
     """
     step = moment.planned
     assert step is not None
-    loads, shown = step.reservation.adapter_loads, moment.before.adapter_slots
+    loads = step.reservation.adapter_loads
     if not loads:
         return None
+    shown = _of_use(moment, moment.before.adapter_slots)
     known, loaded = moment.facts.adapters, {load.slot for load in loads}
     taken = frozenset[int]().union(loaded, *[s for plan, s in known.in_flight.items() if plan in moment.after.unsettled])
     choices = map(moment.facts.choice, [s.row_id for s in moment.after.running])
@@ -129,8 +131,11 @@ def a_rollback_restores_the_slots(moment: Moment) -> Violation | None:
     before, after = moment.before.adapter_slots, moment.after.adapter_slots
     if before == after:
         return None
-    slot = next(number for number, pair in enumerate(zip(before, after, strict=False), 1) if pair[0] != pair[1])
-    was, now = before[slot - 1], after[slot - 1]
+    pairs = zip(_of_use(moment, before), _of_use(moment, after), strict=False)
+    changed = next(((slot, was, now) for slot, (was, now) in enumerate(pairs, 1) if was != now), None)
+    if changed is None:
+        return None
+    slot, was, now = changed
     return violation("RS-1", f"slot {slot}", f"{_named(now)} behind a rollback", f"{_named(was)}, as before")
 
 
@@ -145,6 +150,13 @@ def nobody_waits_too_long_for_a_slot(moment: Moment) -> Violation | None:
     key = max(overtaken, key=overtaken.__getitem__)
     found, expected = f"overtaken {overtaken[key]} times while it waited for a slot", f"at most {most}, the stated bound"
     return violation("SC-8", f"request {key[0]}, choice {key[1]}", found, expected)
+
+
+def _of_use(moment: Moment, slots: Sequence[Adapter | None]) -> list[Adapter | None]:
+    """What lies in the slots, without adapters that nobody may name any more and no live request does: whose last request ended
+    within this very verb, by its deadline or by an error, has left its slot."""
+    wanted = {facts.request.adapter for facts in moment.facts.live().values()}.union(moment.facts.adapters.listed)
+    return [adapter if adapter in wanted else None for adapter in slots]
 
 
 def _content_after(moment: Moment, step: PlannedStep) -> dict[int, Adapter]:

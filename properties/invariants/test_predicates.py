@@ -52,7 +52,7 @@ def _with_media(entry: PrefixEntry) -> PrefixEntry:
 
 
 _LOST = tuple((name, choice, 1) for name in "acbxy" for choice in (0, 1))
-_THREE_SLOTS = (Adapter("lora", 1), Adapter("lora", 0), None)
+_THREE_SLOTS = (Adapter("lora", 1), Adapter("lora", 2), None)
 
 BAD = (
     # kv_ownership
