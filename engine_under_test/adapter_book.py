@@ -66,6 +66,7 @@ class AdapterBook:
             )
         for older in [each for each in self._listed if each.name == name]:
             del self._listed[older]
+            self._forget_dropped(older)
         self._listed[adapter] = None
         self._latest[name] = version
 

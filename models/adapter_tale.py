@@ -38,7 +38,8 @@ def adapter_tale(adapters: tuple[Adapter, ...], depth: int) -> tuple[Op, ...]:
 
 def _later(add: _Add, abort: _Abort, one: Adapter, two: Adapter, three: Adapter, depth: int) -> tuple[Op, ...]:
     """Two plans lost of which the later one loads too; a load lost while its fence is held, with its slot wanted again; the
-    slot read last is not the one loaded last; a name asked for under the version before the one that may be named."""
+    slot read last is not the one loaded last; a name asked for under the version before the one that may be named; a version
+    replaced of which nothing is wanted any more but its slot, that was read last."""
     both = (
         Op(OpKind.RESTART),
         add("tale-9", one),
@@ -53,5 +54,7 @@ def _later(add: _Add, abort: _Abort, one: Adapter, two: Adapter, three: Adapter,
     named = [Adapter("tale", version) for version in (1, 2)]
     loads = [Op(OpKind.LOAD_ADAPTER, request_id=each.name, k=each.version) for each in named]
     older = (loads[0], add("tale-14", named[0]), _STEP, loads[1], add("tale-15", named[0]), add("tale-16", named[1]), _STEP)
-    gone = (_DRAIN, Op(OpKind.UNLOAD_ADAPTER, request_id="tale", k=2))
-    return (*both, *again, *held, *wanted, *hot, *older, *gone)
+    newer = Op(OpKind.LOAD_ADAPTER, request_id="tale", k=3)
+    replaced = (_DRAIN, add("tale-17", one), _DRAIN, add("tale-18", named[1]), _DRAIN, newer, add("tale-19", three), _DRAIN)
+    gone = Op(OpKind.UNLOAD_ADAPTER, request_id="tale", k=3)
+    return (*both, *again, *held, *wanted, *hot, *older, *replaced, gone)

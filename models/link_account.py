@@ -105,6 +105,11 @@ class LinkAccount:
         assert self._device is not None  # `before` comes first
         return self._device
 
+    def restarted(self) -> None:
+        """The engine's memory began anew: nothing is held or awaited any more, whenever the pool comes to hear of it."""
+        for known in (self._holds, self._moves, self._over, self._waits, self._told_late):
+            known.clear()
+
     # ---- what travels -----------------------------------------------------------------------------------------------------
 
     def said(self, message: Any) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from engine_under_test.caps import LinkFault
 from engine_under_test.types import Adapter, Request, SamplingParams
 from models.build import world_from
 from properties.op import Op, OpKind
 
 _PLAN, _DRAIN, _UNDONE = Op(OpKind.PLAN), Op(OpKind.DRAIN), Op(OpKind.ROLLBACK)
 _STEPS = _CONNECTS = (Op(OpKind.STEP), Op(OpKind.STEP))
+_STALLED = Op(OpKind.LINK, k=list(LinkFault).index(LinkFault.STALL))
 _REFUSED = Op(OpKind.REFUSE_BLOCK, k=1)
 _SMALL: dict[str, Any] = {"num_blocks": 12, "block_size": 2, "max_num_seqs": 2, "max_tokens_per_step": 8, "vocab_size": 16}
 _BY_PRIORITY = {**_SMALL, "order": "priority", "max_overtakes": 4}
@@ -69,6 +71,10 @@ STORIES: dict[str, tuple[dict[str, Any], tuple[Op, ...]]] = {
             *(_with(_add("a", max_tokens=9), Adapter("x", 1)), *_STEPS, _UNLOAD_X, _PLAN, Op(OpKind.ABANDON, on=True)),
             *(_REFUSED, _UNDONE, _DRAIN),
         ),
+    ),
+    "a restart ends what a store held, of which the pool hears nothing": (
+        {"config": _SMALL, "remote": {"capacity_blocks": 48}},
+        (*_CONNECTS, _add("a", 2, 1), Op(OpKind.STEP), _STALLED, Op(OpKind.RESTART), *_CONNECTS, Op(OpKind.POLL), _DRAIN),
     ),
     "a store's blocks are evicted by the next one, before it was answered": (
         {"config": {**_SMALL, "num_blocks": 14}, "remote": {"capacity_blocks": 2}},

@@ -126,6 +126,8 @@ class Watch:
     def restarted(self) -> None:
         self._set_unsettled({})
         self._recount.restarted()
+        if self.link is not None:
+            self.link.restarted()
 
     def _set_unsettled(self, flights: dict[int, Flight]) -> None:
         """Plans whose fence has not passed, and what they use and write: new mappings, since moments keep the old ones."""

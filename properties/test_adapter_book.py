@@ -58,6 +58,16 @@ def test_the_least_recently_used_slot_that_nobody_needs_is_taken() -> None:
     assert book.assign(reservation(5), [OTHER], {OTHER, ONE}).adapter_loads == (AdapterLoad(2, OTHER),), "ONE runs"
 
 
+def test_a_version_that_was_replaced_and_that_nobody_uses_leaves_its_slot() -> None:
+    book = AdapterBook((ONE, OTHER), 2)
+    book.assign(reservation(1), [OTHER], {OTHER})
+    book.assign(reservation(2), [ONE], {ONE})
+    book.settle((), None)
+    book.load(TWO)
+    assert book.slots == (OTHER, None)
+    assert book.assign(reservation(3), [TWO], {TWO}).adapter_loads == (AdapterLoad(2, TWO),)
+
+
 def test_a_slot_is_pinned_until_the_last_plan_that_names_it_has_settled() -> None:
     book = AdapterBook((ONE, OTHER), 1)
     for plan_id in (1, 2):

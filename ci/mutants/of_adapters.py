@@ -233,6 +233,16 @@ MUTANTS: tuple[Mutant, ...] = (
         _WALKS,
     ),
     Mutant(
+        "replaced-versions-keep-their-slots",
+        "sgl-lora-fifo",
+        "https://github.com/sgl-project/sglang/pull/11041",
+        _BOOK,
+        "            self._forget_dropped(older)\n",
+        "",
+        "A version that was replaced, and that nobody uses, keeps the slot that it was read from last; one of use is given up.",
+        _WALKS,
+    ),
+    Mutant(
         "slots-unpinned-with-their-lost-plans",
         *_MEMO,
         _BOOK,
