@@ -175,7 +175,7 @@ class _Judge:
         tokens = said.tokens
         if said.was_given_up and said.end is FinishReason.ABORT:
             return None
-        is_over = bool(tokens) and tokens[-1] in STOPS
+        is_over = bool(tokens) and tokens[-1] in said.request.sampling.stop_token_ids
         due: FinishReason | None
         if is_over or len(tokens) >= said.request.sampling.max_tokens:
             due = FinishReason.STOP if is_over else FinishReason.LENGTH

@@ -36,6 +36,7 @@ from models.words import mix
 from properties.grammar_cases import CASES, STOPS, TEXTS, VOCAB_SIZE
 
 MAX_TOKENS = 18
+_ENDLESS = 4  # who never stop; at their ends they hold more blocks than the smallest pool of `WAYS` has
 _NUM_LAWS = 61
 _MOST_STEPS = 3000
 _32 = np.uint64(32)
@@ -131,7 +132,11 @@ _CONFIG: Mapping[str, Any] = {
 
 def requests(seed: int) -> tuple[Request, ...]:
     """Of every kind of grammar, alone and with every other step of the sampler, several choices; others without a grammar
-    beside them; one to which the other steps leave no token that its grammar allows; one that is cut before it can end."""
+    beside them; one to which the other steps leave no token that its grammar allows; one that is cut before it can end.
+
+    Before all of them some that never stop, of two whole blocks each: in the first step of every way they are there together,
+    so that whatever the seed nobody can be spared who runs behind them when blocks are short, launches are many enough to be
+    refused, and somebody lives long enough to be given up."""
     chance = random.Random(f"structured {seed}")
     beginnings = [tuple(chance.randrange(VOCAB_SIZE) for _ in range(9)) for _ in range(3)]
     warm = SamplingParams(max_tokens=MAX_TOKENS, stop_token_ids=STOPS, temperature=1.0)
@@ -141,15 +146,20 @@ def requests(seed: int) -> tuple[Request, ...]:
     asked += [replace(warm, grammar=CASES["nested"].spec, max_tokens=4)]
     asked[2:2] = [_varied(chance, warm), _varied(chance, warm), replace(warm, temperature=0.0)]
     asked[9:9] = [_varied(chance, warm), replace(warm, logprobs=3)]
-    return tuple(
-        Request(
-            f"r{number}",
+    found = [
+        (
             chance.choice(beginnings)[: chance.choice((4, 8, 9))]
             + tuple(chance.choices(range(VOCAB_SIZE), k=chance.randint(2, 9))),
             replace(sampling, seed=chance.getrandbits(64)),
         )
-        for number, sampling in enumerate(asked)
-    )
+        for sampling in asked
+    ]
+    length = 2 * _CONFIG["block_size"]
+    endless = [
+        (tuple(chance.choices(range(VOCAB_SIZE), k=length)), replace(warm, stop_token_ids=(), seed=chance.getrandbits(64)))
+        for _ in range(_ENDLESS)
+    ]
+    return tuple(Request(f"r{number}", *each) for number, each in enumerate((*endless, *found)))
 
 
 def _varied(chance: random.Random, warm: SamplingParams) -> SamplingParams:
@@ -208,7 +218,7 @@ def serve(
     drafting = _drafting(truth, way)
     engine = Engine(config, watch, observer=watch.observe, scheduler=scheduler, grammars=grammars, drafting=drafting)
     users = Users(engine)
-    given_up = {request.request_id for number, request in enumerate(asked) if way.aborts and number % 3 == 1}
+    given_up = [request.request_id for number, request in enumerate(asked) if way.aborts and number % 3 == 1]
 
     def step() -> None:
         if device is not None:
@@ -219,15 +229,15 @@ def serve(
             watch.reached["restarts"] += 1
             engine.restart()
         users.hear()
+        for request_id in given_up:
+            if (request_id, 0) in users.choices and users.choices[request_id, 0].tokens[2:]:
+                watch.reached["aborted"] += engine.abort(request_id)
 
     for request in asked:
         users.ask(request, gives_up=request.request_id in given_up)
         for _ in range(way.gap):
             step()
     while engine.has_work and watch.reached["steps"] < _MOST_STEPS:
-        for request_id in given_up:
-            if users.choices[request_id, 0].tokens[2:]:
-                watch.reached["aborted"] += engine.abort(request_id)
         step()
     if drafting is not None:
         watch.reached["drafts that stand"] = drafting.num_accepted
