@@ -105,9 +105,18 @@ STORIES: Final[Mapping[str, tuple[KvOp, ...]]] = {
         *(KvOp("step", 0, 0), KvOp("hurry", 1, 1), KvOp("deliver", 1, 0), KvOp("step", 0, 0), KvOp("cut", 0, 0)),
         KvOp("go on", 3, 0),
     ),
-    "the acknowledgement is lost": (
-        *(KvOp("begin", 1, 1), KvOp("go on", 3, 0), KvOp("go on", 1, 0), KvOp("cut", 0, 0), KvOp("go on", 3, 0)),
+    "an acknowledgement is held back, and meanwhile another store evicts what it acknowledges": (
+        *(KvOp("begin", 1, 5), KvOp("begin", 2, 5), KvOp("go on", 3, 0), KvOp("go on", 3, 0), KvOp("turn deaf", 0, 0)),
+        *(KvOp("go on", 3, 0), KvOp("listen", 0, 0), KvOp("go on", 1, 0)),
     ),
+    **{
+        f"the acknowledgements of two stores are lost, {1 + more} blocks each": (
+            *(KvOp("begin", 1, more), KvOp("begin", 2, more), KvOp("go on", one, 0), KvOp("go on", two, 0)),
+            *(KvOp("turn deaf", 0, 0), KvOp("go on", 3, 0), KvOp("cut", 0, 0), KvOp("listen", 0, 0), KvOp("go on", 3, 0)),
+            KvOp("go on", 3, 0),
+        )
+        for more, one, two in ((0, 1, 1), (1, 1, 1), (2, 2, 2), (3, 3, 2), (4, 3, 2), (5, 3, 3))
+    },
 }
 """What a random walk may miss: told before all walks."""
 

@@ -32,9 +32,7 @@ _RAN_OUT = "the lease has run out"
 class _Heard:
     """One transfer on one connection."""
 
-    __slots__ = (
-        "arrived", "ended_at", "granted", "is_complete", "is_stored_again", "kept", "moved_at", "opened", "said_at", "sent",
-    )  # fmt: skip
+    __slots__ = ("arrived", "ended_at", "granted", "held", "is_stored_again", "moved_at", "opened", "said_at", "sent")
 
     def __init__(self, opened: m.Open, now: float) -> None:
         self.opened = opened
@@ -44,8 +42,7 @@ class _Heard:
         self.said_at = now  # when the engine said something of it last
         self.moved_at: float | None = None  # when it came to the pool, or moved there, last
         self.ended_at: float | None = None  # when the pool ended its lease, to say so as soon as somebody listens
-        self.is_complete = False  # a store whose END came to the pool
-        self.kept: frozenset[bytes] = frozenset()  # what the pool held behind that: another's END may come before the answer
+        self.held: Mapping[bytes, int] | None = None  # what the pool held when the END of a store had come to it
         self.is_stored_again: Mapping[bytes, int] | None = None  # what the pool held when it was said again
 
 
@@ -56,7 +53,7 @@ class Wire:
         self._clock = clock
         self._generation = 0
         self._heard: dict[int, _Heard] = {}
-        self._complete: dict[int, tuple[bytes, ...]] = {}  # stores that were acknowledged by this pool, over all connections
+        self._complete: dict[int, tuple[bytes, ...]] = {}  # stores whose END came to this pool, over all connections
         self._pool: StorePool | None = None
         self._acknowledged: dict[int, int] = {}  # by transfer, as it came to the engine
         self._acknowledged_before = 0  # in earlier generations
@@ -127,8 +124,9 @@ class Wire:
         elif isinstance(message, m.Block) and message.number not in heard.arrived:
             heard.arrived.add(message.number)
             heard.moved_at = self._now
-        elif isinstance(message, m.End) and not heard.is_complete:
-            heard.is_complete = True
+        elif isinstance(message, m.End) and heard.held is None:
+            heard.held = self._held(shelf)
+            self._remember(number, heard.opened.keys, shelf)
             self._judge_evictions(number, heard, shelf)
         if number in session.transfers:
             for other in self._heard.values():
@@ -202,7 +200,7 @@ class Wire:
     def _judge_evictions(self, number: int, heard: _Heard, shelf: StoreShelf) -> None:
         """The END of a store came, which may have made room for itself."""
         held = shelf.pool.keys()
-        here = heard.kept = frozenset(held)
+        here = set(held)
         arrived = [key for _, key in takewhile(lambda each: each[0] in heard.arrived, enumerate(heard.opened.keys))]
         whole = list(takewhile(here.__contains__, arrived))
         if (found := self._order.stored(whole, held, shelf.pool.pinned)) is not None:
@@ -215,19 +213,23 @@ class Wire:
             )
 
     def _judge_ack(self, number: int, heard: _Heard, message: m.Ack, shelf: StoreShelf) -> None:
-        held = self._held(shelf)
-        kept: Collection[bytes] = heard.kept if heard.is_complete else held
-        missing = [key for key in heard.opened.keys[: message.num_blocks] if key not in kept]
-        is_again = self._complete.get(number) == heard.opened.keys
+        """What was there when its END came: while nobody listens an answer is held back, and others may make room meanwhile."""
+        now = self._held(shelf)
+        held = now if heard.held is None else heard.held
+        missing = [key for key in heard.opened.keys[: message.num_blocks] if key not in held]
+        is_again = heard.held is None and self._complete.get(number) == heard.opened.keys
         if missing and not is_again:  # what was complete may have been evicted since
             found = f"{message.num_blocks} blocks acknowledged, {len(missing)} of them not there"
             self._wrong("DI-3", f"store {number}", found, "what is acknowledged can be found")
-        if heard.is_stored_again is not None and heard.is_stored_again != held:
-            changed = sorted(key for key in {*heard.is_stored_again, *held} if heard.is_stored_again.get(key) != held.get(key))
+        if heard.is_stored_again is not None and heard.is_stored_again != now:
+            changed = sorted(key for key in {*heard.is_stored_again, *now} if heard.is_stored_again.get(key) != now.get(key))
             self._wrong("DI-3", "a repeated transfer", f"keys {changed} changed", "the store as before")
         heard.is_stored_again = None
+
+    def _remember(self, number: int, keys: tuple[bytes, ...], shelf: StoreShelf) -> None:
+        """As the pool does, in the order in which stores were complete, and no more of them than it does."""
         self._complete.pop(number, None)
-        self._complete[number] = heard.opened.keys
+        self._complete[number] = keys
         while len(self._complete) > shelf.limits.completed_remembered:
             del self._complete[next(iter(self._complete))]
 
