@@ -20,6 +20,7 @@ from differential.drawn_world import WAYS, Served, Step, Way, requests, serve
 from differential.reference import reference_logits
 from differential.structured_world import Floats
 from differential.threads import one_thread
+from differential.well_formed import Malformed
 from engine_under_test.sampling.grammar import CompiledGrammars
 from engine_under_test.types import History, LogprobsMode, RowId
 from properties.grammar_cases import TEXTS
@@ -70,7 +71,10 @@ class Judge:
 
     def way(self, way: Way, seed: int, grammars: CompiledGrammars) -> Violation | None:
         """The first violation in it."""
-        served = serve(way, requests(seed), seed, grammars)
+        try:
+            served = serve(way, requests(seed), seed, grammars)
+        except Malformed as error:
+            return _violation("ST-1", way, "a proposal", str(error), "tokens of the vocabulary, each with its law")
         if served.lost:
             return _violation("SC-13", way, "plans", f"one that came to nothing: {served.lost[0]}", "results that fit each row")
         if not served.is_done:

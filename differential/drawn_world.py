@@ -11,18 +11,20 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
-import numpy as np
 import torch
 
 from differential.adjusted_cases import PROCESSORS
 from differential.preempting import PreemptingScheduler
 from differential.running import LaunchWithLogits
 from differential.structured_world import Floats, KnownRunner, laws_of, logits_behind
+from differential.well_formed import answered, drafts_with_laws
 from engine_under_test.config import EngineConfig
 from engine_under_test.drafting import Drafting
 from engine_under_test.engine import Engine
+from engine_under_test.errors import RunnerError
 from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.runner import Launch, Runner
 from engine_under_test.execution.transformer import TransformerRunner
@@ -129,7 +131,8 @@ def requests(seed: int) -> tuple[Request, ...]:
 
 
 class Recording:
-    """A proposer of which each row asks for 0 to `WIDTH` drafts, as its text says; what it proposed is kept."""
+    """A proposer of which each row asks for 0 to `WIDTH` drafts, as its text says; what it proposed is kept. Malformed if that
+    can not be read."""
 
     def __init__(self, proposer: Proposer) -> None:
         self._proposer = proposer
@@ -142,15 +145,10 @@ class Recording:
 
     def propose(self, asks: Sequence[Ask], noise: Noise) -> Proposal:
         """See `speculation.Proposer`."""
-        proposal = self._proposer.propose([ask._replace(width=_width(ask)) for ask in asks], noise)
-        end = 0
-        for ask, drafts in zip(asks, proposal.drafts, strict=True):
-            laws = []
-            for _ in drafts:
-                assert proposal.probabilities is not None
-                laws.append(np.array(proposal.probabilities[end].tolist()))
-                end += 1
-            self.proposed[ask.row, len(ask.tokens)] = tuple(drafts), laws
+        wanted = [ask._replace(width=_width(ask)) for ask in asks]
+        proposal = answered("a proposer", partial(self._proposer.propose, wanted, noise), but=(RunnerError,))
+        for ask, told in zip(asks, drafts_with_laws(len(asks), proposal, VOCAB_SIZE), strict=True):
+            self.proposed[ask.row, len(ask.tokens)] = told
         return proposal
 
     def repair(self, repairs: Sequence[Repair]) -> None:

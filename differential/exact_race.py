@@ -7,10 +7,13 @@ the integral over u is Gauss-Legendre's after u = x^6, which makes it a polynomi
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from differential.well_formed import Malformed, answered, whole_numbers
 from engine_under_test.sampling.picking import Pick
 from properties.verdict import Violation
 
@@ -24,9 +27,12 @@ Floats = npt.NDArray[np.float64]
 
 def race_violation(pick: Pick) -> Violation | None:
     """What is wrong with the chances of three tokens, and with a fourth of weight 0."""
-    found = win_chances(pick)
     right = np.array(WEIGHTS) / sum(WEIGHTS)
     subject = f"the race of tokens with weights {', '.join(f'{weight:g}' for weight in WEIGHTS)}"
+    try:
+        found = win_chances(pick)
+    except Malformed as error:
+        return Violation("ST-2", "sampler", subject, str(error), "one of these tokens for each row")
     if np.abs(found - right).max() <= _TOLERANCE:
         return None
     bias = float(np.abs(found - right).sum()) / 2
@@ -60,6 +66,7 @@ def _latest_loss(pick: Pick, token: int, other: int, own: Floats) -> Floats:
         middle = np.clip((low + high) / 2, _LATEST, None)
         uniforms = np.full((len(own), len(WEIGHTS)), _LATEST)
         uniforms[:, token], uniforms[:, other] = own, middle
-        wins = pick(weights, torch.from_numpy(uniforms)).numpy() == token
+        won = answered("a race", partial(pick, weights, torch.from_numpy(uniforms)))
+        wins = whole_numbers(won, "token", len(own), 0, len(WEIGHTS) - 1) == token
         low, high = np.where(wins, middle, low), np.where(wins, high, middle)
     return high

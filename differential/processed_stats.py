@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 
 from differential.error_budget import Ledger, samples_needed
 from differential.reference import reference_logits
-from differential.sampling_stats import POWER, Question, judge, violation_of
+from differential.sampling_stats import POWER, Question, judge, unread, violation_of
+from differential.well_formed import Malformed, answered, whole_numbers
 from engine_under_test.model.weights import LlamaConfig, tiny_random
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Draws
@@ -118,7 +120,8 @@ def draw(logits: torch.Tensor, params: SamplingParams, first_seed: int, count: i
         seeded = replace(params, seed=(first_seed + len(tokens) // _ROWS_PER_BATCH) % 2**64)
         places = range(_ROWS_PER_BATCH)
         draws = Draws([seeded] * len(places), [at % 8 for at in places], [at // 8 for at in places], [0] * len(places))
-        tokens += sample(logits.expand(len(places), -1), draws, noise)
+        drawn = answered("the sampler", partial(sample, logits.expand(len(places), -1), draws, noise))
+        tokens += whole_numbers(drawn, "token", len(places), 0, VOCABULARY - 1).tolist()
     return tokens
 
 
@@ -158,7 +161,11 @@ def check_processed(context: SuiteContext, sample: TorchSample = torch_sample) -
         law = processed_law(logits.double().tolist(), setting.params)
         # Settings and runs whose seeds are near each other shall not share addresses: 2^29 seeds lie between them.
         first_seed = (context.seed << 32) + (number << 29)
-        question, forbidden = ask(setting, logits, law, EFFECT[context.profile], first_seed % 2**64, sample)
+        try:
+            question, forbidden = ask(setting, logits, law, EFFECT[context.profile], first_seed % 2**64, sample)
+        except Malformed as error:
+            failures.append(Failure(unread(f"samples, {setting.name}", error), f"{context.seed:#x}", again))
+            continue
         answer = judge(question, ledger)
         answers.append(answer)
         cells.append(len(question.law))
@@ -167,6 +174,8 @@ def check_processed(context: SuiteContext, sample: TorchSample = torch_sample) -
         broken += [] if forbidden is None else [forbidden]
         failures += [Failure(one, seed=f"{context.seed:#x}", world=again) for one in broken]
     context.progress(len(SETTINGS), len(SETTINGS))
+    if not answers:
+        return CheckResult(SUITE_ID, Verdict.INVALID, invariants={"ST-2": len(SETTINGS)}, failures=tuple(failures))
     coarsest = max(answer.tv_min for answer in answers)
     return CheckResult(
         SUITE_ID,

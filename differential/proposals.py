@@ -23,6 +23,7 @@ from differential.compare import tolerance_of
 from differential.drawn_law import DRAFT, Place, chances_of, first_of, noise
 from differential.reference import reference_logits
 from differential.threads import one_thread
+from differential.well_formed import Floats, Malformed, answered, drafts_with_laws
 from engine_under_test.config import EngineConfig
 from engine_under_test.drafting import Drafting
 from engine_under_test.engine import Engine
@@ -100,11 +101,15 @@ class _Judge:
             asked = [row for row in rows if chance.random() < 0.8]
             self.reached["rows that skipped a turn"] += len(rows) - len(asked)
             asks = [Ask(row.row, tuple(row.tokens), row.params, chance.randint(0, 4), len(row.prompt)) for row in asked]
-            proposal = model.propose(asks, PhiloxNoise())
-            found = self._proposed(asked, asks, proposal, laws_behind)
+            try:
+                proposal = answered("the draft model", partial(model.propose, asks, PhiloxNoise()))
+                told = drafts_with_laws(len(asks), proposal, _SHAPE.vocab_size)
+            except Malformed as error:
+                return violation("ST-1", "a draft model", error, "tokens of the vocabulary, each with its law")
+            found = self._proposed(asked, asks, told, laws_behind)
             if found is not None:
                 return found
-            for row, drafts in zip(asked, proposal.drafts, strict=True):
+            for row, (drafts, _laws) in zip(asked, told, strict=True):
                 self._go_on(model, row, drafts, chance)
             for row in [row for row in rows if chance.random() < 0.06 or len(row.tokens) > 26]:
                 model.repair((Repair(row.row, 0, 0),))
@@ -136,11 +141,10 @@ class _Judge:
         self,
         rows: Sequence[_Row],
         asks: Sequence[Ask],
-        proposal: Proposal,
+        proposed: Sequence[tuple[Sequence[int], Sequence[Floats]]],
         laws_behind: Callable[[Sequence[int], int], torch.Tensor],
     ) -> Violation | None:
-        place = 0
-        for row, ask, drafts in zip(rows, asks, proposal.drafts, strict=True):
+        for row, ask, (drafts, laws) in zip(rows, asks, proposed, strict=True):
             subject = f"the draft model asked about {row.row.request_id} behind {len(ask.tokens)} tokens"
             due = min(ask.width, _MOST)
             self.asked["ST-1"] += 1
@@ -149,10 +153,7 @@ class _Judge:
             if not drafts:
                 continue
             logits = laws_behind((*ask.tokens, *drafts[:-1]), len(ask.tokens) - 1).numpy()
-            for number, draft in enumerate(drafts):
-                assert proposal.probabilities is not None  # a draft model says its laws
-                told = np.array(proposal.probabilities[place].tolist())
-                place += 1
+            for number, (draft, told) in enumerate(zip(drafts, laws, strict=True)):
                 output = (*ask.tokens[ask.prompt_len :], *drafts[:number])
                 p = chances_of(logits[number], row.params, History(row.prompt, output)).p
                 assert p is not None  # nothing here filters

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ from differential.adjusted_cases import PROCESSORS, highest_token
 from differential.adjusted_slips import adjusted_slips, telling_slips, told_values
 from differential.sampler_cases import Batch, Case
 from differential.sampler_slips import Reach, slips
+from differential.sampling_stats import unread
+from differential.well_formed import Malformed, answered, whole_numbers
 from engine_under_test.sampling.adjustments import Processors
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.sampler import Draws, Sampled
@@ -128,14 +131,18 @@ class Rows:
         """What the sampler says, and whether it left the logits as they were."""
         logits = torch.from_numpy(np.stack([case.logits for case in batch.cases]))
         asked = logits.bfloat16() if batch.is_bfloat16 else logits.clone()
-        found = self.sample(asked, draws_of(batch.cases), CoarseNoise() if is_coarse else self.noise, PROCESSORS)
+        noise, num = CoarseNoise() if is_coarse else self.noise, len(batch.cases)
+        try:
+            found = answered("the sampler", partial(self.sample, asked, draws_of(batch.cases), noise, PROCESSORS))
+            whole_numbers(found.tokens, "token", num, 0, logits.shape[1] - 1)
+        except Malformed as error:
+            return unread(_words(batch), error)
         if not torch.equal(asked.float(), logits):
             return Violation(
                 "SE-3", "log-probabilities", _words(batch), "the sampler changed the logits", "they stay as they are"
             )
-        num = len(batch.cases)
-        if len(found.tokens) != num or len(found.logprobs) not in (0, num):
-            said = f"{len(found.tokens)} tokens, {len(found.logprobs)} tellings"
+        if len(found.logprobs) not in (0, num):
+            said = f"{len(found.logprobs)} tellings"
             return Violation("SC-13", "rows", _words(batch), said, f"one for each of {num} rows")
         return found
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from differential import estimates
 from differential.error_budget import Ledger, Probabilities, chi_square_power, pearson, samples_needed, smallest_effect
+from differential.well_formed import Malformed, answered, whole_numbers
 from engine_under_test.sampling import sampler
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.seams import Noise
@@ -69,7 +71,7 @@ def num_seeds(effect: float) -> int:
 
 
 def draw_grid(sample: Sample, first_seed: int, seeds: int, progress: Callable[[int, int], None]) -> Tokens:
-    """One token at each address, [seeds, choices, positions]."""
+    """One token at each address, [seeds, choices, positions]. Malformed if some can not be read."""
     found = np.empty((seeds, NUM_CHOICES, NUM_POSITIONS), dtype=np.int64)
     noise = PhiloxNoise()
     for begin in range(0, seeds, _SEEDS_PER_BATCH):
@@ -77,7 +79,8 @@ def draw_grid(sample: Sample, first_seed: int, seeds: int, progress: Callable[[i
         params = [SamplingParams(temperature=TEMPERATURE, seed=(first_seed + begin + i) % 2**64) for i in range(len(batch))]
         seed, choice, position = (axis.reshape(-1).tolist() for axis in np.indices(batch.shape))
         draws = sampler.Draws([params[i] for i in seed], choice, position, [0] * batch.size)
-        batch[:] = sample(np.tile(LOGITS, (batch.size, 1)), draws, noise).reshape(batch.shape)
+        drawn = answered("the sampler", partial(sample, np.tile(LOGITS, (batch.size, 1)), draws, noise))
+        batch[:] = whole_numbers(drawn, "token", batch.size, 0, len(LOGITS) - 1).reshape(batch.shape)
         progress(min(begin + _SEEDS_PER_BATCH, seeds), seeds)
     return found
 
@@ -133,6 +136,11 @@ def rejected(invariant: str, name: str, statistic: Statistic, facts: tuple[str, 
     return Violation(invariant, name, subject, found, f"p of at least {statistic.alpha:.0e}", facts)
 
 
+def unread(subject: str, error: Malformed) -> Violation:
+    """Of an answer of a sampler that says nothing of a law, since it is none."""
+    return Violation("ST-2", "sampler", subject, str(error), "a token of the vocabulary for each row")
+
+
 def violation_of(question: Question, statistic: Statistic) -> Violation:
     observed = question.counts / statistic.n
     return rejected(
@@ -149,11 +157,15 @@ def violation_of(question: Question, statistic: Statistic) -> Violation:
 def check_sampler(context: SuiteContext, sample: Sample = sampler.sample) -> CheckResult:
     """The suite: every question of one grid, answered once."""
     # Runs whose seeds are near each other shall not share addresses: 2^32 seeds lie between them.
-    tokens = draw_grid(sample, context.seed << 32, num_seeds(EFFECT[context.profile]), context.progress)
+    again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}  # the same samples, not another try
+    try:
+        tokens = draw_grid(sample, context.seed << 32, num_seeds(EFFECT[context.profile]), context.progress)
+    except Malformed as error:
+        failure = Failure(unread(f"samples of {len(LOGITS)} logits", error), f"{context.seed:#x}", again)
+        return CheckResult(SUITE_ID, Verdict.INVALID, invariants={"ST-2": 1}, failures=(failure,))
     asked = questions(tokens)
     ledger = Ledger()
     answers = [judge(question, ledger) for question in asked]
-    again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}  # the same samples, not another try
     failures = tuple(
         Failure(violation_of(question, answer), seed=f"{context.seed:#x}", world=again)
         for question, answer in zip(asked, answers, strict=True)

@@ -84,7 +84,7 @@ _POOL: Mapping[str, Any] = {
 class Served:
     """``texts`` [requests, choices, prompt + LENGTH]. ``beside``: the tokens of each step, in the order of its rows, as far as
     they are the first of their row; ``resumed``: tokens that are the first behind a preemption. ``broken``: choices that did
-    not end with their last token."""
+    not end with their last token; ``lost``: why plans came to nothing, which none should."""
 
     way: Way
     texts: Tokens
@@ -92,6 +92,7 @@ class Served:
     resumed: list[Place]
     reached: Mapping[str, int]
     broken: list[str]
+    lost: list[str]
 
     @property
     def missed(self) -> list[str]:
@@ -112,6 +113,7 @@ class _Watch:
         self.resumed: list[Place] = []
         self._done: Counter[tuple[int, int]] = Counter()
         self._gone: set[tuple[int, int]] = set()
+        self.lost: list[str] = []
 
     def launch(self, plan: Plan, reservation: Reservation) -> Launch:
         """See `runner.Runner`."""
@@ -131,6 +133,8 @@ class _Watch:
                 self._gone.remove(choice)
                 if place[2]:
                     self.resumed.append(place)
+        elif kind is EventKind.ABANDONED:
+            self.lost.append(event.reason)
         elif kind is EventKind.PREEMPTED and event.row is not None:
             self._gone.add((int(event.row.request_id), event.row.choice))
 
@@ -171,7 +175,7 @@ def serve(
         watch.reached["drafts that stood"] = drafting.num_accepted
         watch.reached["drafts that fell"] = drafting.num_proposed - drafting.num_accepted
     texts, broken = _gather(way, prompts, engine)
-    return Served(way, texts, list(watch.beside.values()), watch.resumed, watch.reached, broken)
+    return Served(way, texts, list(watch.beside.values()), watch.resumed, watch.reached, broken, watch.lost)
 
 
 def _prompts(way: Way, num: int, chance: np.random.Generator) -> Tokens:

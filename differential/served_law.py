@@ -197,6 +197,12 @@ class Found:
             what = f"{served.broken[0]}; {len(served.broken)} such choices"
             self.broken.append(Violation("SC-12", CATALOGUE["SC-12"].name, served.way.name, what, f"{LENGTH} tokens each"))
             return
+        if served.lost:
+            what = f"one that came to nothing: {served.lost[0]}"
+            self.broken.append(
+                Violation("SC-13", CATALOGUE["SC-13"].name, f"plans, {served.way.name}", what, "results that fit")
+            )
+            return
         found = steps(served.texts, served.way.prompt_len)
         counts = np.bincount(found.reshape(-1), minlength=VOCABULARY)
         self.rare += int(counts[list(RARE)].sum())

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from differential.verification_cases import Addresses, Case, Speculator, steps
+from differential.well_formed import whole_numbers
 from engine_under_test.sampling.picking import WALK, Pick
 from engine_under_test.sampling.verification import BackEnd, Law, Rows, Verdicts, accept, draw, verify, weights_behind
 from engine_under_test.seams import Noise
@@ -93,7 +94,7 @@ def pick_shared(rows: Rows, kept: torch.Tensor, uniforms: torch.Tensor, _pick: P
 def kinds(rows: Rows, kept: torch.Tensor) -> tuple[Numbers, Numbers]:
     """Rows whose token behind the drafts kept has the same law: one of each kind, and the kind of each [rows]. That is told by
     the row of the target's table and, where a draft fell, by that of the proposer's, or by the draft if it was certain."""
-    places, behind = np.arange(len(kept)), kept.numpy()
+    places, behind = np.arange(len(kept)), whole_numbers(kept, "drafts kept", len(rows.seeds), 0, rows.num_drafts.numpy())
     code = rows.target.of.numpy()[places, behind]
     num = len(rows.target.table)
     fell = np.flatnonzero(behind < rows.num_drafts.numpy())

@@ -20,9 +20,10 @@ import torch
 from differential.error_budget import Ledger, Probabilities
 from differential.likelihood_ratio import likelihood_statistic
 from differential.reference import reference_logits
-from differential.sampling_stats import Question, softmax, violation_of
+from differential.sampling_stats import Question, softmax, unread, violation_of
 from differential.setting import SMOLLM2, ModelSpec, weights_of
 from differential.threads import one_thread
+from differential.well_formed import Malformed, whole_numbers
 from engine_under_test.config import EngineConfig
 from engine_under_test.engine import Engine
 from engine_under_test.execution.asked import PromptPart
@@ -100,7 +101,8 @@ def places_drawn(
     found = []
     for number, of_position in enumerate(logits):
         prompt = tokens[: shortest + number]
-        sampled = np.array([*drawn(engine, f"{number}", prompt, requests, seed + (number << 16))])
+        tokens_drawn = [*drawn(engine, f"{number}", prompt, requests, seed + (number << 16))]
+        sampled = whole_numbers(tokens_drawn, "token", requests * CHOICES, 0, weights.config.vocab_size - 1)
         found.append(places(softmax(of_position, TEMPERATURE), sampled, chance))
         progress()
     return np.concatenate(found), runner
@@ -125,7 +127,11 @@ def check_first_positions(context: SuiteContext) -> CheckResult:
         for number, text in enumerate(texts):
             chance = np.random.default_rng([context.seed, number])
             seed = (context.seed << 32) + (number << 24)
-            found, runner = places_drawn(text, REQUESTS[context.profile], seed, chance, progress)
+            try:
+                found, runner = places_drawn(text, REQUESTS[context.profile], seed, chance, progress)
+            except Malformed as error:
+                failure = Failure(unread(f"tokens of SmolLM2 along {text!r}", error), f"{context.seed:#x}", again)
+                return CheckResult(SUITE_ID, Verdict.INVALID, invariants={"ST-2": 1}, failures=(failure,))
             counts = np.bincount((found * CELLS).astype(np.int64), minlength=CELLS)
             null = (
                 f"tokens of SmolLM2 at {POSITIONS} positions along {text!r} stand in its softmax at temperature {TEMPERATURE} "

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from differential.enumerated_law import Table
-from differential.exact_law import Outcomes
+from differential.exact_law import ForeignNoise, Outcomes
+from differential.well_formed import answered, whole_numbers
 from engine_under_test.sampling.picking import RACE, WALK, Pick
 from engine_under_test.sampling.verification import Law, Rows, Verdicts, draw, verify
 from engine_under_test.seams import Noise
 
+_OF_NOISE = (ForeignNoise,)
 FIRST = 5  # the position that the first draft stands for
 Draw = Callable[[Law, npt.NDArray[np.uint64], npt.NDArray[np.uint32], npt.NDArray[np.uint32], Noise, Pick], torch.Tensor]
 Verify = Callable[[Rows, Noise, Pick], Verdicts]
@@ -152,21 +155,29 @@ def one_step(
     positions: npt.NDArray[np.uint32],
     last: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Drafts kept [rows], and the tokens emitted [rows, width + 1], filled up with -1, behind token `last` of each row."""
+    """Drafts kept [rows], and the tokens emitted [rows, width + 1], filled up with -1, behind token `last` of each row.
+    Malformed if the speculator's answer can not be read."""
     states = [last]
     for place in range(case.width):
         law = Law(tables.proposed, states[-1][:, None])
-        states.append(who.draw(law, at.seeds, at.choices, positions + np.uint32(place), noise, who.pick))
+        drawn = partial(who.draw, law, at.seeds, at.choices, positions + np.uint32(place), noise, who.pick)
+        states.append(_whole(answered("a draw", drawn, but=_OF_NOISE), "draft", len(last), case.vocab_size - 1))
     of = torch.nn.functional.pad(torch.stack(states, dim=1), (0, case.spare))
     drafts = of[:, 1:]
     proposed = None if case.is_certain else Law(tables.proposed, of[:, :-1])
     num = torch.full((len(last),), case.width)
     rows = Rows(at.seeds, at.choices, positions, drafts, num, Law(tables.target, of), proposed)
-    kept, tokens = who.verify(rows, noise, who.pick)
+    verdicts = answered("verification", partial(who.verify, rows, noise, who.pick), but=_OF_NOISE)
+    kept = _whole(verdicts.num_accepted, "drafts kept", len(last), case.width)
+    tokens = _whole(verdicts.tokens, "token", len(last), case.vocab_size - 1)
     places = torch.arange(case.width + 1)
     padded = torch.nn.functional.pad(drafts[:, : case.width], (0, 1))
     emitted = torch.where(places < kept[:, None], padded, torch.where(places == kept[:, None], tokens[:, None], -1))
     return kept, emitted
+
+
+def _whole(found: object, what: str, num: int, most: int) -> torch.Tensor:
+    return torch.from_numpy(whole_numbers(found, what, num, 0, most))
 
 
 def steps(case: Case, who: Speculator, noise: Noise, at: Addresses, dtype: torch.dtype = torch.float64) -> Outcomes:

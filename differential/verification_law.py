@@ -61,6 +61,7 @@ from differential.verification_draws import (
     stratified,
     told,
 )
+from differential.well_formed import Malformed
 from engine_under_test.sampling.picking import Pick
 from engine_under_test.seams import Noise
 from properties.suite import CheckResult, Failure, Profile, Statistic, SuiteContext
@@ -117,8 +118,8 @@ def violation_of_law(exact: Exact) -> Violation | None:
         found = integrate(exact.system).law
     except ForeignNoise as error:
         return Violation("ST-3", "noise", subject, str(error), "a function of the noise at each row's own addresses")
-    except LawChanged as error:
-        return Violation(*_LOSSLESS, subject, f"verification changed {error}", "what it is handed stays as it is")
+    except (LawChanged, Malformed) as error:
+        return _unread(subject, error)
     right = exact.law if exact.case is not None else {(len(text), *text): share for text, share in exact.law.items()}
     tolerance = TOLERANCE[exact.dtype]
     if largest_difference(found, right) <= tolerance:
@@ -131,6 +132,13 @@ def violation_of_law(exact: Exact) -> Violation | None:
         text = total_variation(completed(found, exact.case.target, length), law_of_text(exact.case.target, length, 0))
         facts.append(f"the text of {length} tokens is biased by a total variation of {text:.2%}")
     return Violation(*_LOSSLESS, subject, f"a bias of {bias:.2%} total variation", f"none beyond {tolerance:.0e}", tuple(facts))
+
+
+def _unread(subject: str, error: LawChanged | Malformed) -> Violation:
+    """Of an answer that says nothing of a law, since it is none."""
+    if isinstance(error, LawChanged):
+        return Violation(*_LOSSLESS, subject, f"verification changed {error}", "what it is handed stays as it is")
+    return Violation(*_LOSSLESS, subject, str(error), "for each row a number of its drafts and a token of the vocabulary")
 
 
 def _not_lossless(exact: Exact, found: Law, tolerance: float, subject: str) -> Violation | None:
@@ -193,6 +201,12 @@ class Found:
 
     def draw(self, context: SuiteContext, who: Speculator, racing: Speculator, count: Count, shared: Speculator) -> None:
         """Every question to draws, each once. Before ``shared`` stands for ``who`` it must come to the same."""
+        try:
+            self._draw(context, who, racing, count, shared)
+        except (LawChanged, Malformed) as error:
+            self.broken.append(_unread("a verification that was drawn", error))
+
+    def _draw(self, context: SuiteContext, who: Speculator, racing: Speculator, count: Count, shared: Speculator) -> None:
         ledger = Ledger()
         for asked in questions(context, racing, count):
             self.judge(asked, ledger)
@@ -217,7 +231,7 @@ class Found:
         count.total = JOINT[context.profile]
         try:
             outcomes = by_address(FOUR, racing, context.seed << 32, JOINT[context.profile], count)
-        except LawChanged:
+        except (LawChanged, Malformed):
             return  # which has been told
         self.judge(of_joint(outcomes)[0], Ledger())
         first, drawn = self.broken[0], self.answers[0]

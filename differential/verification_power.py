@@ -11,7 +11,7 @@ Owns: what the tests are worth. Never: a look at the engine alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,9 +25,10 @@ from differential.rare_counts import miss_statistic
 from differential.sampling_stats import POWER, law_of_difference
 from differential.threads import one_thread
 from differential.uniformity import uniform_statistic
-from differential.verification_cases import ENGINE, OPPOSED, Addresses, Speculator, steps
+from differential.verification_cases import ENGINE, OPPOSED, Addresses, LawChanged, Speculator, steps
 from differential.verification_draws import JOINT, WIDE, WIDE_CASE, pooled, tally
 from differential.verification_slips import SLIPS, Slip
+from differential.well_formed import Malformed
 from engine_under_test.errors import ProtocolError
 from properties.suite import KOLMOGOROV, MISS_RATE, CheckResult, Failure, Figure, Label, Profile, Statistic, SuiteContext
 from properties.verdict import Verdict, Violation, merge
@@ -128,6 +129,8 @@ def run_wrong(one: Design, chance: np.random.Generator, right: Speculator = ENGI
     outcomes = sorted(right_law)
     if one.slip.is_between_rows:
         number = {outcome: place % _GROUPS for place, outcome in enumerate(outcomes)}
+        if not {*map(tuple, found.tolist())} <= number.keys():
+            return True  # one of them has no probability
         group = np.array([number[tuple(row)] for row in found.tolist()])
         return pearson(np.bincount((group[1::2] - group[0::2]) % _GROUPS, minlength=_GROUPS), one.null)[1] < ALPHA
     cells = pooled(right_law, tally(found), rows)
@@ -199,6 +202,27 @@ class Found:
             found = f"{answer.statistic}, p = {answer.p:.1e}"
             self.broken.append(Violation("ST-1", "power as stated", answer.null, found, f"p of at least {answer.alpha:.0e}"))
 
+    def ask(
+        self, numbered: Sequence[tuple[int, Slip]], find: Callable[[Slip, float], Design], ledger: Ledger, planned: int
+    ) -> None:
+        """Every way to be wrong, then calibration."""
+        profile = self.context.profile
+        for number, slip in numbered:
+            chance = np.random.default_rng([self.context.seed, number])
+            one = find(slip, EFFECT[profile])
+            missed = misses(one, COUNTS[profile], chance)
+            self.take(judge_misses(number, one, missed, COUNTS[profile], ledger.take(f"power-{number}")))
+            self.biases.append(Figure(f"bias.{number}", one.bias, "total variation", Label.DERIVED, slip.name))
+            self.run(one, chance, RUNS[profile])
+            self.context.progress(number, planned)
+        if self.num_runs:
+            self.take(judge_runs(self.num_passed, self.num_runs, ledger.take(RUNS_ID)))
+        for entry_id, law, num in _calibrated(profile):
+            chance = np.random.default_rng([self.context.seed, num])
+            self.take(calibrate(entry_id, law, num, CALIBRATIONS[profile], chance, ledger.take(entry_id)))
+        chance = np.random.default_rng([self.context.seed, 1])
+        self.take(calibrate_draws(DRAWN_CALIBRATIONS[profile], chance, ledger.take(DRAWS_ID)))
+
     def run(self, one: Design, chance: np.random.Generator, runs: int) -> None:
         """A wrong speculator is run so many times. What passes is judged at the end, with that of all others."""
         self.num_passed += sum(not run_wrong(one, chance) for _ in range(runs))
@@ -213,22 +237,11 @@ def check_power(
     found = Found(context)
     numbered = [*enumerate(slips, start=1)][:: 4 if profile is Profile.QUICK else 1]
     with one_thread():
-        for number, slip in numbered:
-            chance = np.random.default_rng([context.seed, number])
-            one = find(slip, EFFECT[profile])
-            missed = misses(one, COUNTS[profile], chance)
-            found.take(judge_misses(number, one, missed, COUNTS[profile], ledger.take(f"power-{number}")))
-            found.biases.append(Figure(f"bias.{number}", one.bias, "total variation", Label.DERIVED, slip.name))
-            found.run(one, chance, RUNS[profile])
-            context.progress(number, len(slips) + 2)
-        if found.num_runs:
-            found.take(judge_runs(found.num_passed, found.num_runs, ledger.take(RUNS_ID)))
-        for entry_id, law, num in _calibrated(profile):
-            chance = np.random.default_rng([context.seed, num])
-            found.take(calibrate(entry_id, law, num, CALIBRATIONS[profile], chance, ledger.take(entry_id)))
-        repetitions = DRAWN_CALIBRATIONS[profile]
-        chance = np.random.default_rng([context.seed, 1])
-        found.take(calibrate_draws(repetitions, chance, ledger.take(DRAWS_ID)))
+        try:
+            found.ask(numbered, find, ledger, len(slips) + 2)
+        except (LawChanged, Malformed) as error:
+            subject, expected = "a verification that was drawn", "an answer that can be read, and laws as they were"
+            found.broken.append(Violation("ST-1", "speculation is lossless", subject, str(error), expected))
     context.progress(len(slips) + 2, len(slips) + 2)
     again = {"suite": SUITE_ID, "profile": profile.value, "seed": context.seed}
     return CheckResult(
@@ -247,6 +260,8 @@ def check_power(
 
 def _note(found: Found, num_ways: int, effect: float) -> str:
     """What was asked, and what the answers can tell: nobody shall read more into them."""
+    if not any(each.id == DRAWS_ID for each in found.answers):
+        return f"{num_ways} ways to be wrong, of which not all were asked"
     rate = max(each.tv_min for each in found.answers if each.effect == MISS_RATE and each.id != RUNS_ID) + 1 - POWER
     counts, draws = (
         max(each.tv_min for each in found.answers if each.effect == KOLMOGOROV and (each.id == DRAWS_ID) is is_drawn)
