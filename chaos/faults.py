@@ -35,6 +35,7 @@ class FaultKind(StrEnum):
     REPEATED_MESSAGES = "repeated-messages"
     STORE_DEATHS = "store-deaths"
     STORE_ROT = "store-rot"
+    STUCK_ROWS = "stuck-rows"
 
 
 class ConnectionFault(StrEnum):

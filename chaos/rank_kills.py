@@ -29,16 +29,16 @@ from engine_under_test.engine import Engine
 from engine_under_test.events import Event, RankEvent, RankEventKind
 from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.execution.runner import Runner
-from engine_under_test.types import FinishReason, Output, Request, SamplingParams
+from engine_under_test.types import FinishReason, LogprobsMode, Output, Request, SamplingParams
 from properties.checkers import CHECKERS, CheckerVerdict, run_checkers
 from properties.history import History
 from properties.invariants.predicate import violation
 from properties.op import Op, OpKind
-from properties.rank_checkers import RANK_CHECKERS
+from properties.rank_checkers import RANK_CHECKERS, TOLD
 from properties.verdict import Violation
 
 OF_THE_ENGINE = tuple(each for each in CHECKERS if each.identifier in ("SC-5", "SC-11", "SC-14", "SK-3", "SE-2"))
-JUDGES = (*OF_THE_ENGINE, *RANK_CHECKERS)
+JUDGES = (*OF_THE_ENGINE, *RANK_CHECKERS, TOLD)
 PATIENCE = Patience(beat_s=0.1, silence_s=2.0, step_s=4.0)
 STEP_PHASES = (RankPhase.BEFORE_PLAN, RankPhase.IN_COLLECTIVE, RankPhase.BEFORE_REPLY)
 _BLOWS = tuple(blow for blow in Blow if blow not in IN_CONTAINERS)
@@ -321,8 +321,10 @@ def _requests(seed: int, vocab_size: int) -> Iterator[Request]:
         prompt = tuple(random.randrange(vocab_size) for _ in range(random.randint(3, 24)))
         temperature = random.choice((0.0, 0.0, 1.0))
         sampling = SamplingParams(
-            max_tokens=random.randint(4, 12), temperature=temperature, seed=random.randrange(2**32), n=random.choice((1, 1, 2))
-        )
+            max_tokens=random.randint(4, 12), temperature=temperature, seed=random.randrange(2**32), n=random.choice((1, 1, 2)),
+            logprobs=random.choice((None, 2)), prompt_logprobs=1 if number == 0 else random.choice((None, 1)),
+            logprobs_mode=random.choice(tuple(LogprobsMode)),
+        )  # fmt: skip
         yield Request(f"r{number}", prompt, sampling)
 
 

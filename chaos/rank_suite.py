@@ -28,7 +28,7 @@ from models.world import World
 from properties.checkers import run_checkers
 from properties.history import History
 from properties.invariants.predicate import violation
-from properties.rank_checkers import AGREEMENT
+from properties.rank_checkers import AGREEMENT, TOLD
 from properties.suite import CheckResult, Failure, Figure, Label, Profile, SuiteContext
 from properties.sums import Sums
 from properties.verdict import Verdict, Violation
@@ -93,7 +93,7 @@ class _Sums(Sums):
         self.reached.update({f"requests that ended by {reason}": count for reason, count in run.ends.items()})
         for each in run.verdicts:
             self.evaluations[each.identifier] += each.evidence
-            if each.verdict is Verdict.UNKNOWN:
+            if each.verdict is Verdict.UNKNOWN and each.identifier != TOLD.identifier:
                 self.missed.append(f"{each.identifier} in {run.storm.title}: {each.note}")
         if not run.noticed_s:
             self.missed.append(f"a blow that falls, in {run.storm.title}")
@@ -116,6 +116,8 @@ def check_ranks(context: SuiteContext) -> CheckResult:
         return CheckResult(SUITE_ID, Verdict.UNKNOWN, note=f"no group of ranks could be had here: {error}")
     finally:
         processes.close()
+    if storms and failure is None and not sums.evaluations[TOLD.identifier]:  # in one storm all may end before they are told
+        sums.missed.append("requests that are told log-probabilities: 0")
     longest = Figure(
         "ranks.longest_notice", sums.longest_s, "s", Label.OBSERVED,
         f"from a step being sent to its rank being lost, bound {PATIENCE.notice_s:g} s; for a frozen one "

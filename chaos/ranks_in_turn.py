@@ -52,7 +52,7 @@ _REQUESTS: Final = (
     Request("c", (1, 6, 1, 8), SamplingParams(max_tokens=2)),
 )
 _STEP_MOMENTS: Final = (Moment.BEFORE_PLAN, Moment.IN_COLLECTIVE, Moment.BEFORE_REPLY)
-_COLUMNS: Final = ("plan_id", "plan_generation", "rows", "tokens", "told", "error", "to_blame", "collectives")
+_COLUMNS: Final = ("plan_id", "plan_generation", "rows", "tokens", "told", "error", "to_blame", "distrusts", "collectives")
 _AS_SENT: Final = ("plan_id", "rows")  # what even one rank of two can be convicted of
 _STRIDES: Final = {Profile.QUICK: 37, Profile.PR: 7, Profile.NIGHTLY: 1}
 _LATER: Final = range(2, 1000)

@@ -102,5 +102,6 @@ def another(column: str, told: Executed) -> object:
         "tokens": ((*(told.tokens[0] if told.tokens else ()), 1), *told.tokens[1:]),
         "error": "refused by me",
         "to_blame": (0,),
+        "distrusts": not told.distrusts,
         "told": (told.told[0], (*told.told[1], ())),
     }[column]

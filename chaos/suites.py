@@ -53,6 +53,7 @@ _STRIKES: Mapping[Kind, OpKind] = {  # the operations of a history by which a ki
     FaultKind.FRAGMENTED_MEMORY: OpKind.FRAGMENT_MEMORY,
     FaultKind.SICK_ROWS: OpKind.SICK_ROW,
     FaultKind.SPOILED_SLOTS: OpKind.SPOIL,
+    FaultKind.STUCK_ROWS: OpKind.STUCK_ROW,
 }
 _BEFALLS: Mapping[Kind, LinkFault] = {  # likewise, of the link: what befalls it
     FaultKind.LINK_STALLS: LinkFault.STALL,

@@ -10,6 +10,7 @@ import pytest
 from chaos.memory_suite import run_memory
 from chaos.spoiled_suite import run_spoiled
 from engine_under_test.adapters.ours import AssayTarget
+from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.types import FinishReason, Output
 from models.build import world_from
@@ -38,6 +39,29 @@ def test_the_request_of_a_sick_row_ends_and_its_batch_mates_notice_nothing(depth
     assert ends["b"] is FinishReason.ERROR
 
 
+_SAME = (add("a", 9, 2), STEP, STEP, STEP, add("b", 9, 4), PLAN, Op(OpKind.STUCK_ROW, k=0), Op(OpKind.LAND))
+
+
+def test_a_row_that_asks_for_what_can_not_be_done_leaves_the_prefix_that_it_shared_to_others() -> None:
+    world, ends = told(*_SAME, add("c", 9, 1), depth=0)
+    assert world.violation is None
+    assert ends == {"a": FinishReason.LENGTH, "b": FinishReason.ERROR, "c": FinishReason.LENGTH}
+    assert sum(event.kind is EventKind.HIT for event in world.history.of(Event)) == 2  # b's and c's
+
+
+def test_an_engine_that_forgets_what_such_a_row_has_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    abandon = AssayTarget.abandon
+
+    def doubting(self: AssayTarget, plan_id: int, reason: str, to_blame: Collection[int] = (), *, distrusts: bool) -> bool:
+        del distrusts
+        return abandon(self, plan_id, reason, to_blame)
+
+    monkeypatch.setattr(AssayTarget, "abandon", doubting)
+    world, _ = told(*_SAME, depth=0)
+    assert world.violation is not None
+    assert world.violation.invariant == "KV-15"
+
+
 def test_a_slot_without_a_number_ends_its_reader_alone() -> None:
     world, ends = told(*THREE, STEP, STEP, Op(OpKind.SPOIL, request_id="c", k=2))
     assert world.violation is None
@@ -47,8 +71,8 @@ def test_a_slot_without_a_number_ends_its_reader_alone() -> None:
 def test_an_engine_that_ends_the_whole_batch_for_one_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     abandon = AssayTarget.abandon
 
-    def everybody(self: AssayTarget, plan_id: int, reason: str, to_blame: Collection[int] = ()) -> bool:
-        did = abandon(self, plan_id, reason, to_blame)
+    def everybody(self: AssayTarget, plan_id: int, reason: str, to_blame: Collection[int] = (), *, distrusts: bool) -> bool:
+        did = abandon(self, plan_id, reason, to_blame, distrusts=distrusts)
         for live in list(self._engine._book.live.values()) if to_blame else ():
             self._engine._ends.end_request(live, FinishReason.ERROR, reason)
         return did
@@ -62,8 +86,8 @@ def test_an_engine_that_ends_the_whole_batch_for_one_row_is_found(monkeypatch: p
 def test_an_engine_that_tries_a_sick_row_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     abandon = AssayTarget.abandon
 
-    def nobody(self: AssayTarget, plan_id: int, reason: str, to_blame: Collection[int] = ()) -> bool:
-        del to_blame
+    def nobody(self: AssayTarget, plan_id: int, reason: str, to_blame: Collection[int] = (), *, distrusts: bool) -> bool:
+        del to_blame, distrusts
         return abandon(self, plan_id, reason)
 
     monkeypatch.setattr(AssayTarget, "abandon", nobody)

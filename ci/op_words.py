@@ -76,6 +76,7 @@ _WORDS: dict[OpKind, Callable[[Op], tuple[str, str]]] = {
     OpKind.REFUSE_MEMORY: _memory,
     OpKind.FRAGMENT_MEMORY: _pieces,
     OpKind.SICK_ROW: lambda op: (f"sick row {op.k}", "this row of the newest plan in flight comes to no number"),
+    OpKind.STUCK_ROW: lambda op: (f"stuck row {op.k}", "this row of the newest plan in flight asks for what can not be done"),
     OpKind.SPOIL: lambda op: (
         f"spoil {op.request_id or 'the last'} at {op.k}",
         f"the slot of that position holds {'a wrong number' if op.on else 'no number'}",

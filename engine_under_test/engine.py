@@ -272,7 +272,7 @@ class Engine:
             flight.launch = self._runner.launch(step.plan, step.reservation)
         except RunnerError as error:
             self._kv.launch(plan_id, _PASSED)
-            self.abandon(plan_id, str(error), error.rows)
+            self.abandon(plan_id, str(error), error.rows, distrusts=error.distrusts)
             return
         self._kv.launch(plan_id, flight.launch.fence)
 
@@ -300,11 +300,11 @@ class Engine:
                 self._book.only = None
             self._results.apply(*due)
 
-    def abandon(self, plan_id: int, reason: str, to_blame: Collection[int] = ()) -> bool:
+    def abandon(self, plan_id: int, reason: str, to_blame: Collection[int] = (), *, distrusts: bool = True) -> bool:
         """The plan and every later one are lost; its rows are tried once more by half. False if it is not in flight.
 
         If it is known which rows of the plan are `to_blame`, they end, and nobody needs to be tried by half; what they read is
-        not found by anybody any more.
+        not found by anybody any more if that may be the cause (`distrusts`).
         """
         self._require_no_reservation()
         abandoned = self._kv.abandon(plan_id, reason)
@@ -319,7 +319,7 @@ class Engine:
         culprit = lost[-1]
         seqs = culprit.current()
         if to_blame:
-            for row in to_blame:  # whoever has the same prefix would be blamed next
+            for row in to_blame if distrusts else ():  # whoever has the same prefix would be blamed next
                 self._kv.distrust(culprit.step.reservation.tables[row])
             blamed = {culprit.step.plan.row_id(row) for row in to_blame}
             seqs = [seq for seq in seqs if seq.row_id in blamed]
@@ -358,7 +358,8 @@ class Engine:
             result = flight.launch.result()
             self.commit(result)
         except (RunnerError, ProtocolError) as error:
-            self.abandon(flight.plan_id, str(error), error.rows if isinstance(error, RunnerError) else ())
+            known = error if isinstance(error, RunnerError) else RunnerError(str(error))
+            self.abandon(flight.plan_id, str(error), known.rows, distrusts=known.distrusts)
 
     def _require_no_reservation(self) -> None:
         if self._reserved is not None:

@@ -27,11 +27,13 @@ class OutOfBlocks(AssayError):
 
 
 class RunnerError(AssayError):
-    """A step failed on the device. ``rows``: the places in the plan of those that alone are to blame, if that is known."""
+    """A step failed on the device. ``rows``: the places in the plan of those that alone are to blame, if that is known.
+    ``distrusts``: what they read may be the cause; otherwise it is what they asked for."""
 
-    def __init__(self, message: str, rows: tuple[int, ...] = ()) -> None:
+    def __init__(self, message: str, rows: tuple[int, ...] = (), *, distrusts: bool = False) -> None:
         super().__init__(message)
         self.rows = rows
+        self.distrusts = distrusts
 
 
 class RankLost(AssayError):

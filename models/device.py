@@ -45,6 +45,7 @@ class Flight:
         "kept_wrongly",
         "plan_id",
         "sick_rows",
+        "stuck_rows",
         "step",
         "tracks",
         "uses",
@@ -60,6 +61,7 @@ class Flight:
         self.is_dropped = False  # it will never run
         self.is_refused = False  # the device had no memory for it
         self.sick_rows: set[int] = set()  # they came to no number
+        self.stuck_rows: set[int] = set()  # no token can be drawn for them, whatever they read
         self.kept_wrongly: Violation | None = None  # of a runner that keeps its rows
         reservation = step.reservation
         self.uses: frozenset[int] = frozenset(chain.from_iterable(reservation.tables)).union(

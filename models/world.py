@@ -201,6 +201,7 @@ _VERBS: Final[dict[OpKind, Callable[[World, Op], bool]]] = {
     OpKind.LINK: lambda world, op: world._faults.link(op.k),
     OpKind.FRAGMENT_MEMORY: lambda world, op: world._faults.fragment_memory(op.k),
     OpKind.SICK_ROW: lambda world, op: world._faults.sicken(op.k),
+    OpKind.STUCK_ROW: lambda world, op: world._faults.sicken(op.k, of_itself=True),
     OpKind.SPOIL: lambda world, op: world._faults.spoil(op.request_id, op.k, op.on),
     OpKind.LOAD_ADAPTER: lambda world, op: world._users.change_adapter(op, loads=True),
     OpKind.UNLOAD_ADAPTER: lambda world, op: world._users.change_adapter(op, loads=False),

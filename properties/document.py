@@ -23,7 +23,7 @@ from properties.invariants import ALL, CATALOGUE, MOST_DANGEROUS, Predicate, is_
 from properties.invariants.peers import PEER_SENTENCES
 from properties.invariants.transfers import TRANSFER_SENTENCES
 from properties.moment import Happening
-from properties.rank_checkers import EXACT_CHECKERS, RANK_CHECKERS
+from properties.rank_checkers import EXACT_CHECKERS, RANK_CHECKERS, TOLD
 from properties.rank_endings import ENDING_CHECKERS
 from properties.streamed_text import TEXT_SENTENCES
 
@@ -32,7 +32,7 @@ PAGE: Final = _ROOT / "docs" / "invariants.md"
 EVALUATED: Final = _ROOT / "docs" / "invariants-evaluated.json"
 KILLS: Final = _ROOT / "ci" / "mutants" / "kills.json"
 
-_OF_RANKS: Final = (*EXACT_CHECKERS, *ENDING_CHECKERS)
+_OF_RANKS: Final = (*EXACT_CHECKERS, TOLD, *ENDING_CHECKERS)
 
 Names = Mapping[str, Sequence[str]]  # identifier -> suites, or mutants
 
@@ -233,7 +233,7 @@ def _section(identifier: str, name: str, statement: str, evaluated: Names, kills
     for peer in of_peers:
         yield f"| {peer.sentence} | each peer of a store | is a store or its engine | `properties/invariants/peers.py` |"
     for checker in of_ranks:
-        where = "is a group of ranks" if checker in RANK_CHECKERS else "is a group of ranks on a virtual clock"
+        where = "is a group of ranks" if checker in (*RANK_CHECKERS, TOLD) else "is a group of ranks on a virtual clock"
         module = checker.check.__module__.replace(".", "/")
         yield f"| {checker.sentence} | whole run of a group | {where} | `{module}.py` |"
     yield ""

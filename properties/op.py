@@ -36,6 +36,7 @@ class OpKind(StrEnum):
     REFUSE_MEMORY = "refuse_memory"  # k: the k-th allocation from now on is refused, once; on: and all later ones
     FRAGMENT_MEMORY = "fragment_memory"  # k: free memory lies in pieces of k words, none larger; 0: in one piece again
     SICK_ROW = "sick_row"  # k: the k-th row of the newest plan in flight comes to no number: it alone is to blame
+    STUCK_ROW = "stuck_row"  # k: likewise, it asks for what can not be done: nothing that it read is to blame
     SPOIL = "spoil"  # request_id (none: who runs last), k: the slot of its k-th position holds no number; on: a wrong one
     LINK = "link"  # k: what befalls the link to the remote pool, by its place in `types.LinkFault`; 0 heals it
     LOAD_ADAPTER = "load_adapter"  # request_id: the name, k: the version of the adapter that requests may name from now on

@@ -1,6 +1,6 @@
-"""What must hold of a group of ranks, judged from what its driver saw: DI-1 and DI-2.
+"""What must hold of a group of ranks, judged from what its driver saw: DI-1, DI-2, and SE-3 of what it told.
 
-Owns these sentences. They read `RankEvent` records, and those of DI-2 the outputs beside them; nothing of a process. Those in
+Owns these sentences. They read `RankEvent` records, and others the outputs beside them; nothing of a process. Those in
 `EXACT_CHECKERS` are for a driver on a virtual clock, whose ranks are late only if they are made so; what must hold of its
 requests then depends on the policy (`properties/rank_endings.py`).
 """
@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from engine_under_test.events import RankEvent, RankEventKind
-from engine_under_test.types import FinishReason, Output, Request
+from engine_under_test.types import FinishReason, Logprobs, Output, Request
 from properties.checkers import Checker, Finding
 from properties.history import OpRecord, Record
 from properties.invariants.predicate import violation
 from properties.verdict import Violation
 
+_LOGPROB_TOLERANCE = 1e-3  # absolute: sums over ranks add the same float32 numbers in another order
 _CUT = frozenset({FinishReason.ERROR, FinishReason.ABORT, FinishReason.DEADLINE})
 
 
@@ -203,6 +204,41 @@ def _ended_alike(records: Sequence[Record]) -> Violation | None:
     return None
 
 
+def log_probabilities_are_those_of_one_rank(records: Sequence[Record]) -> Finding:
+    """SE-3: what a request is told of its prompt's and its own tokens is what its twin was told, within a tolerance, for as many
+    tokens as both have.
+
+    A twin as in DI-2. Which tokens are the most probable is not compared: where two are about equal, either may stand first.
+    """
+    told: dict[tuple[str, int, int], list[tuple[Logprobs, ...]]] = {}
+    for output in records:
+        if isinstance(output, Output):
+            of_choice = told.setdefault((output.request_id, output.choice, output.incarnation), [(), ()])
+            of_choice[0] += output.prompt_logprobs
+            of_choice[1] += output.logprobs
+    first: dict[object, tuple[str, int, int]] = {}
+    count = 0
+    for key, request in _accepted(records):
+        if not any(found := told.get(key, [(), ()])):
+            continue
+        twin = first.setdefault((request.prompt, request.sampling, request.adapter, request.media, key[1]), key)
+        if twin == key:
+            continue
+        for whose, ours, theirs in zip(("prompt", "output"), found, told[twin], strict=True):
+            for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+                count += 1
+                if one.tokens[0] != other.tokens[0] or not _are_close(one.values, other.values):
+                    subject = f"{_named(key)}, place {place} of its {whose}"
+                    return Finding(count, violation("SE-3", subject, f"told {one}", f"{other}, as {_named(twin)} was"))
+    return Finding(count)
+
+
+def _are_close(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    return len(ours) == len(theirs) and all(
+        one == other or abs(one - other) <= _LOGPROB_TOLERANCE for one, other in zip(ours, theirs, strict=True)
+    )
+
+
 def _accepted(records: Sequence[Record]) -> list[tuple[tuple[str, int, int], Request]]:
     return [
         ((record.op.request.request_id, choice, record.admission.incarnation), record.op.request)
@@ -220,5 +256,6 @@ def _named(key: tuple[str, int, int]) -> str:
 AGREEMENT: Final = Checker("DI-1", ranks_agree)
 DEATHS: Final = Checker("DI-2", deaths_are_noticed_and_answered)
 NO_FALSE_ALARM: Final = Checker("DI-2", nobody_is_lost_without_a_blow)
+TOLD: Final = Checker("SE-3", log_probabilities_are_those_of_one_rank)
 RANK_CHECKERS: Final[tuple[Checker, ...]] = (AGREEMENT, DEATHS)
 EXACT_CHECKERS: Final[tuple[Checker, ...]] = (*RANK_CHECKERS, NO_FALSE_ALARM)

@@ -120,7 +120,7 @@ class FailingRunner:
             return self._runner.launch(plan, reservation)
         row, self.sick = self.sick % plan.num_rows, None
         self.blamed.add((plan.requests[row].request_id, plan.incarnations[row]))
-        raise RunnerError(f"plan {plan.plan_id}: row {row} came to no number", (row,))
+        raise RunnerError(f"plan {plan.plan_id}: row {row} came to no number", (row,), distrusts=True)
 
 
 def byte_spelling() -> list[str]:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from engine_under_test.events import Event, EventKind, RankEvent, RankEventKind
-from engine_under_test.types import Admission, FinishReason, Output, Request, RowId, SamplingParams
+from engine_under_test.types import Admission, FinishReason, Logprobs, Output, Request, RowId, SamplingParams
 from properties.checkers import Checker, run_checkers
 from properties.history import History, OpRecord, Record
 from properties.op import Op, OpKind
-from properties.rank_checkers import AGREEMENT, DEATHS, NO_FALSE_ALARM
+from properties.rank_checkers import AGREEMENT, DEATHS, NO_FALSE_ALARM, TOLD
 from properties.rank_endings import Terms, endings_by, starts_by
 from properties.verdict import Verdict
 
@@ -177,6 +177,37 @@ def test_a_blow_to_nobody_in_particular_may_be_named_by_any() -> None:
 def test_a_loss_for_nothing_is_a_false_alarm(bad: tuple[Record, ...]) -> None:
     assert judged(DIED, NO_FALSE_ALARM)[0] is Verdict.VALID
     assert "since nothing befell them" in judged(bad, NO_FALSE_ALARM)[1]
+
+
+# What is told
+
+_ONE, _TWO = Logprobs((5, 9), (-0.5, -0.25)), Logprobs((7,), (-1.0,))
+_TOLD = Request("twin", (1, 5), SamplingParams(max_tokens=2, logprobs=1, prompt_logprobs=1))
+
+
+def _history(**changes: Any) -> tuple[Record, ...]:
+    """A twin, and a request that was told the same but for these changes."""
+    asked = [_TOLD, replace(_TOLD, request_id="a")]
+    ops = [OpRecord(Op(OpKind.ADD, request=each), False, Admission(each.request_id, 1)) for each in asked]
+    news = Output("twin", 0, 1, 0, (7,), FinishReason.LENGTH, logprobs=(_TWO,), prompt_logprobs=(_ONE,))
+    return (*ops, news, replace(news, request_id="a", **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, ""),
+        ({"prompt_logprobs": (Logprobs((5, 3), (-0.5001, -0.25)),)}, ""),
+        ({"prompt_logprobs": (Logprobs((5, 9), (-0.6, -0.25)),)}, "place 0 of its prompt"),
+        ({"logprobs": (Logprobs((6,), (-1.0,)),)}, "place 0 of its output"),
+        ({"logprobs": (Logprobs((7, 8), (-1.0, -2.0)),)}, "place 0 of its output"),
+    ],
+    ids=["as its twin", "as its twin, summed in another order", "another value", "of another token", "one token more"],
+)
+def test_ranks_tell_what_one_rank_tells(changes: dict[str, Any], found: str) -> None:
+    verdict, sentence = judged(_history(**changes), TOLD)
+    assert verdict is (Verdict.INVALID if found else Verdict.VALID)
+    assert found in sentence
 
 
 # Endings, by the terms of a supervisor

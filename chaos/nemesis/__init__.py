@@ -37,6 +37,7 @@ from chaos.nemesis import (
     store_killed,
     store_rot,
     stream_delays,
+    stuck_rows,
     timeout,
 )
 from chaos.nemesis.base import Nemesis
@@ -65,6 +66,7 @@ _ALL = (
     repeated_messages.NEMESIS,
     store_deaths.NEMESIS,
     store_rot.NEMESIS,
+    stuck_rows.NEMESIS,
 )
 NEMESES: Final[Mapping[Kind, Nemesis]] = {nemesis.kind: nemesis for nemesis in _ALL}
 

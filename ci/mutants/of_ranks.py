@@ -47,6 +47,16 @@ MUTANTS: tuple[Mutant, ...] = (
         _HUNT,
     ),
     Mutant(
+        "prompt-logits-of-the-own-shard",
+        "minisgl-lmhead-gather-layout",
+        "https://github.com/sgl-project/mini-sglang/pull/98",
+        _MODELS,
+        '        return self._sum(np.ascontiguousarray(super()._running_digests(read, positions)), "digests of a prompt")\n',
+        "        return super()._running_digests(read, positions)\n",
+        "The logits behind a prompt's tokens are made of a rank's own shard, where those of the next token are summed first.",
+        _HUNT,
+    ),
+    Mutant(
         "collective-skipped-by-one",
         "vllm-dp-zero-token-skip",
         "https://github.com/vllm-project/vllm/pull/28774",

@@ -75,10 +75,11 @@ class TransactionalTarget(Target, Protocol):
     def rollback(self, step: PlannedStep) -> None:
         """Undoes `reserve` as if it had not been; preemptions that made room for it stay."""
 
-    def abandon(self, plan_id: int, reason: str, to_blame: Collection[int] = ()) -> bool:
+    def abandon(self, plan_id: int, reason: str, to_blame: Collection[int] = (), *, distrusts: bool = True) -> bool:
         """The device lost this plan: it and every later one in flight are abandoned. False if it is not in flight.
 
         ``to_blame``: its rows that alone made it fail, if that is known: their requests end, nobody else's.
+        ``distrusts``: what they read may be the cause; otherwise that stays what it is for everybody else.
         """
 
     def refuse_block(self, kth: int | None) -> None:

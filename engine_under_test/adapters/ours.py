@@ -223,8 +223,8 @@ class AssayTarget:
     def rollback(self, step: PlannedStep) -> None:
         self._engine.rollback(step)
 
-    def abandon(self, plan_id: int, reason: str, to_blame: Collection[int] = ()) -> bool:
-        was_in_flight = self._engine.abandon(plan_id, reason, to_blame)
+    def abandon(self, plan_id: int, reason: str, to_blame: Collection[int] = (), *, distrusts: bool = True) -> bool:
+        was_in_flight = self._engine.abandon(plan_id, reason, to_blame, distrusts=distrusts)
         self._device.in_flight.intersection_update(self._engine.plans_in_flight)
         return was_in_flight
 

@@ -15,7 +15,7 @@ from engine_under_test.distributed.rank_messages import Executed
 from engine_under_test.errors import AssayError, ProtocolError, RankLost, RunnerError
 from engine_under_test.types import Plan, StepResult
 
-_COMPARED = ("plan_generation", "tokens", "told", "error", "to_blame", "collectives")  # of the answers to a plan
+_COMPARED = ("plan_generation", "tokens", "told", "error", "to_blame", "distrusts", "collectives")  # of the answers to a plan
 
 
 class Listening(Protocol):
@@ -67,7 +67,7 @@ class RankLaunch:
     def succeed(self) -> None:
         answer = self.answers[0]
         if answer.error:
-            self._error = RunnerError(f"all ranks: {answer.error}", answer.to_blame)
+            self._error = RunnerError(f"all ranks: {answer.error}", answer.to_blame, distrusts=answer.distrusts)
         else:
             self._result = StepResult(answer.plan_id, answer.plan_generation, answer.rows, answer.tokens, *answer.told)
 

@@ -101,7 +101,7 @@ class Beat:
 class Executed:
     """The acknowledgement of a step: what was executed, by the rank's own account, and what came of it.
 
-    ``error``: the step was refused, alike on all ranks, with ``to_blame`` as in `RunnerError.rows`. ``cells``, ``row_ends``:
+    ``error``: the step was refused, alike on all ranks, with ``to_blame`` and ``distrusts`` as `RunnerError` has them. ``cells``, ``row_ends``:
     this rank's part of the words that it read; ``logits``: shape and float32 bytes. ``told``: log-probabilities of tokens and
     of prompt tokens, as `StepResult` has them.
     """
@@ -115,6 +115,7 @@ class Executed:
     tokens: tuple[tuple[int, ...], ...] = ()
     error: str = ""
     to_blame: tuple[int, ...] = ()
+    distrusts: bool = False
     cells: bytes = b""
     row_ends: tuple[int, ...] = ()
     logits: tuple[tuple[int, int], bytes] | None = None

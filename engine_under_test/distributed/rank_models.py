@@ -168,6 +168,9 @@ class SplitFingerprints(FingerprintRunner):
     def _digests(self, read: Sequence[law.Words], places: Places) -> law.Words:
         return self._sum(super()._digests(read, places), "digests")
 
+    def _running_digests(self, read: law.Words, positions: range) -> law.Words:
+        return self._sum(np.ascontiguousarray(super()._running_digests(read, positions)), "digests of a prompt")
+
     def _sum(self, words: law.Words, what: str) -> law.Words:
         self._collectives.all_reduce(torch.from_numpy(words.view(np.int64)), what)
         return words

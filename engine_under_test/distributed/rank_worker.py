@@ -161,7 +161,7 @@ class _Rank:
         except RunnerError as error:
             if not isinstance(error.__cause__, RunnerError | None):
                 raise error.__cause__ from None  # not a refusal, so perhaps of this rank alone
-            evidence = {"error": str(error), "to_blame": error.rows}
+            evidence = {"error": str(error), "to_blame": error.rows, "distrusts": error.distrusts}
         record = self._collectives.take_record()
         return Executed(step.generation, step.sequence, plan.plan_id, plan.generation, plan.row_ids(), record, **evidence)
 

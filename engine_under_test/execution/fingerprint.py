@@ -389,10 +389,14 @@ class FingerprintRunner:
     def _prompt_logits(self, read: Sequence[law.Words], parts: Sequence[PromptPart]) -> Iterator[npt.NDArray[np.float64]]:
         """The logits behind each position of each part, in turn."""
         for row, positions, _count in parts:
-            weighed = read[row][: 2 * positions.stop] * self._weights[: 2 * positions.stop]
-            digests = weighed.cumsum()[2 * positions.start + 1 :: 2]
+            digests = self._running_digests(read[row], positions)
             digests += np.arange(positions.start + 1, positions.stop + 1, dtype=np.uint64)
             yield from law.logits(law.mix(digests), self._token_words)
+
+    def _running_digests(self, read: law.Words, positions: range) -> law.Words:
+        """What the cells read by a row weigh together, up to and with each of these positions."""
+        weighed = read[: 2 * positions.stop] * self._weights[: 2 * positions.stop]
+        return weighed.cumsum()[2 * positions.start + 1 :: 2]
 
 
 NOTHING_SETTLED: dict[int, int] = {}

@@ -95,8 +95,9 @@ class DeviceLaunch:
             raise RunnerError(f"plan {self.plan_id} was not executed though the device is idle; abandon it")
         tokens, error = outcome.tokens, outcome.error
         if tokens is None or error is not None:
-            rows = error.rows if isinstance(error, RunnerError) else ()
-            raise RunnerError(f"plan {self.plan_id} failed on the device: {error}; abandon it", rows) from error
+            known = error if isinstance(error, RunnerError) else RunnerError("")
+            message = f"plan {self.plan_id} failed on the device: {error}; abandon it"
+            raise RunnerError(message, known.rows, distrusts=known.distrusts) from error
         return StepResult(self.plan_id, self.plan.generation, self._row_ids, tokens, *outcome.told)
 
 

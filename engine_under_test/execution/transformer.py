@@ -357,4 +357,5 @@ def _require_finite(plan: Plan, rows: Sequence[int], logits: torch.Tensor) -> No
             f"logits must be finite, found NaN or infinity in {names}: a slot was read that was never written for it, or the "
             "weights overflow",
             tuple(bad),
+            distrusts=True,
         )

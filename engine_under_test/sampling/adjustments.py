@@ -25,8 +25,8 @@ NO_PROCESSORS: Processors = {}
 NO_TOKEN_LEFT = "a token must be left that the grammar allows"
 
 
-class NothingLeft(RunnerError):
-    """No token can be drawn for a row with a grammar, since whatever was drawn might break it."""
+class Stuck(RunnerError):
+    """No token can be drawn for a row, for a reason that lies in what its request asks for: nobody else suffers."""
 
 
 def keep_allowed(row: Row, allowed: Sequence[int]) -> None:
@@ -45,11 +45,11 @@ def keep_grammatical(
     if spec is None:
         return
     if grammars is None:
-        raise NothingLeft("a grammar must be compiled by what was handed to the runner (`Grammars`), found nothing; hand it in")
+        raise Stuck("a grammar must be compiled by what was handed to the runner (`Grammars`), found nothing; hand it in")
     try:
         row[~grammars.allowed(spec, output, ends)] = -np.inf
     except RunnerError as error:
-        raise NothingLeft(str(error)) from error
+        raise Stuck(str(error)) from error
 
 
 def banned_by(bad_words: Sequence[Sequence[int]], output: Sequence[int]) -> list[int]:
@@ -69,12 +69,18 @@ def drop_bad_words(row: Row, bad_words: Sequence[Sequence[int]], output: Sequenc
 
 
 def run_processors(row: Row, names: Sequence[str], processors: Processors, history: History) -> None:
-    """Applies what was handed in, by name. RunnerError for a name that nobody handed in."""
+    """Applies what was handed in, by name. Stuck for a name that nobody handed in, and for one that raises or leaves what is no
+    logit: whoever wrote it answers for it, and only who asked for it suffers."""
     for name in names:
         if name not in processors:
             listed = ", ".join(sorted(processors)) or "none"
-            raise RunnerError(f"a logits processor must be handed to the runner by name, found {name!r}, handed in: {listed}")
-        processors[name](row, history)
+            raise Stuck(f"a logits processor must be handed to the runner by name, found {name!r}, handed in: {listed}")
+        try:
+            processors[name](row, history)
+        except Exception as error:
+            raise Stuck(f"a logits processor must not raise, found {name!r} with {type(error).__name__}: {error}") from error
+        if not bool((row < np.inf).all()):
+            raise Stuck(f"a logits processor must leave numbers or -inf, found NaN or inf behind {name!r}")
 
 
 def add_bias(row: Row, bias: Sequence[tuple[int, float]]) -> None:
@@ -112,7 +118,7 @@ def adjust(
     processors: Processors = NO_PROCESSORS,
     grammars: Grammars | None = None,
 ) -> None:
-    """All steps on one row, in their order, in place. Raises NothingLeft rather than have a grammar broken."""
+    """All steps on one row, in their order, in place. Raises Stuck rather than have a grammar broken."""
     keep_allowed(row, params.allowed_token_ids)
     keep_grammatical(row, params.grammar, history.output, params.stop_token_ids, grammars)
     drop_bad_words(row, params.bad_words, history.output)
@@ -122,7 +128,7 @@ def adjust(
     penalise_frequency(row, params.frequency_penalty, history.output)
     penalise_presence(row, params.presence_penalty, history.output)
     if params.grammar is not None and row.max() == -np.inf:
-        raise NothingLeft(f"{NO_TOKEN_LEFT}, found none behind {len(history.output)} tokens; leave other restrictions away")
+        raise Stuck(f"{NO_TOKEN_LEFT}, found none behind {len(history.output)} tokens; leave other restrictions away")
 
 
 def stuck_after(
@@ -131,7 +137,7 @@ def stuck_after(
     """`adjust` for a place that may not be reached, as behind a draft that falls: why no token can be drawn there, or None."""
     try:
         adjust(row, params, history, processors, grammars)
-    except NothingLeft as error:
+    except Stuck as error:
         row.fill(-np.inf)
         return str(error)
     return None

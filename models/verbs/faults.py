@@ -57,12 +57,12 @@ class FaultVerbs(Acting):
         self._watch.is_short = self._device.is_short
         return did
 
-    def sicken(self, k: int) -> bool:
+    def sicken(self, k: int, of_itself: bool = False) -> bool:
         """Told when the plan lands: nobody knows it before."""
         flights = self._plans.flights
         if not (self._can_blame and flights) or not 0 <= k < flights[-1].step.plan.num_rows:
             return False
-        flights[-1].sick_rows.add(k)
+        (flights[-1].stuck_rows if of_itself else flights[-1].sick_rows).add(k)
         return True
 
     def spoil(self, request_id: str, position: int, is_wrong: bool) -> bool:

@@ -19,6 +19,7 @@ from properties.moment import Happening
 from properties.verdict import Violation
 
 _PAST_RESULTS = 64
+_WHY = {True: "what a row came to is no number", False: "what a row asks for can not be done"}  # by what is distrusted
 
 
 class PlanVerbs(Acting):
@@ -87,8 +88,9 @@ class PlanVerbs(Acting):
         flight = waiting[k]
         if not self._execute(flight):
             return True
-        if flight.sick_rows:
-            return self.abandon(self.flights.index(flight), never_runs=False, to_blame=flight.sick_rows)
+        if to_blame := flight.sick_rows or flight.stuck_rows:
+            number, distrusts = self.flights.index(flight), to_blame is flight.sick_rows
+            return self.abandon(number, never_runs=False, to_blame=to_blame, distrusts=distrusts)
         before = self._watch.snapshot
         execution = flight.execution
         assert execution is not None
@@ -168,14 +170,15 @@ class PlanVerbs(Acting):
         self._watch.judge(Happening.ROLLED_BACK, before, after, events, wrong, planned=step)
         return did or step is not None
 
-    def abandon(self, k: int, never_runs: bool, to_blame: Collection[int] = ()) -> bool:
-        """The ``k``-th plan in flight is lost, and all behind it; the device may execute them all the same."""
+    def abandon(self, k: int, never_runs: bool, to_blame: Collection[int] = (), distrusts: bool = True) -> bool:
+        """The ``k``-th plan in flight is lost, and all behind it; the device may execute them all the same. ``distrusts``: see
+        `TransactionalTarget.abandon`."""
         if not self._caps.has_transaction or not 0 <= k < len(self.flights):
             return False
         before = self._watch.snapshot
         lost = self.flights[k:]
         told = (
-            self._more.abandon(lost[0].plan_id, "what a row came to is no number", to_blame)
+            self._more.abandon(lost[0].plan_id, _WHY[distrusts], to_blame, distrusts=distrusts)
             if to_blame
             else self._more.abandon(lost[0].plan_id, "the device lost the plan")
         )
@@ -190,7 +193,7 @@ class PlanVerbs(Acting):
         self._lost += [flight for flight in lost if flight.execution is None and not flight.is_dropped]
         self._watch.had_fault()
         self._facts.slots.abandoned([f.step for f in lost])
-        for row in to_blame:
+        for row in to_blame if distrusts else ():
             self._facts.doubted(lost[0].step.reservation.tables[row], after)
         self._facts.abandoned([f.step.plan for f in lost], [f.step.plan for f in self.flights], after, to_blame)
         wrong = self._watch.learn(events, before, after) or wrong
