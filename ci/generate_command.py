@@ -208,7 +208,7 @@ def refuse_names(draft: str | None, draft_width: int | None, adapter: str | None
 def refuse_before_loading(sampling: SamplingParams, stop: tuple[str, ...], name: str, *, is_empty: bool) -> None:
     """Raises BadInput for what no model could answer: loading one takes seconds. The rules are those of the engine's door."""
     from engine_under_test.config import EngineConfig
-    from engine_under_test.scheduling.admission import refusal_at_the_door
+    from engine_under_test.scheduling.door import refusal_at_the_door
     from engine_under_test.types import Request
 
     if not name.strip():

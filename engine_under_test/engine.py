@@ -24,7 +24,7 @@ from engine_under_test.journal import Journal
 from engine_under_test.kv.prefix_index import blake2b_16
 from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.results import Results
-from engine_under_test.scheduling.admission import refusal_at_the_door
+from engine_under_test.scheduling.door import refusal_at_the_door
 from engine_under_test.scheduling.scheduler import Scheduler
 from engine_under_test.seams import BlockGate, Clock, Grammars, Hasher, Observer
 from engine_under_test.sequence import PlannedRow, Sequence

@@ -31,6 +31,7 @@ from models.shrink import run_once, shrink_world
 from models.slot_reach import SLOT_REACHES
 from models.speculation_suite import SPECULATION
 from models.stories import odd_hash_stories, stories
+from models.strange_requests import SUITE as STRANGE_REQUESTS
 from models.trace.suite import SUITE as TRACE
 from models.walk_suite import WALK, run_and_check
 from properties.checkers import CHECKERS
@@ -154,4 +155,5 @@ SUITES: tuple[Suite, ...] = (
     GRAMMAR_WALKS,
     TRACE,
     KEPT_ROWS,
+    STRANGE_REQUESTS,
 )

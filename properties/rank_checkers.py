@@ -205,8 +205,8 @@ def _ended_alike(records: Sequence[Record]) -> Violation | None:
 
 
 def log_probabilities_are_those_of_one_rank(records: Sequence[Record]) -> Finding:
-    """SE-3: what a request is told of its prompt's and its own tokens is what its twin was told, within a tolerance, for as many
-    tokens as both have.
+    """SE-3: what a request is told of its prompt's and its own tokens is what its twin was told, within a tolerance, as far as
+    both have tokens.
 
     A twin as in DI-2. Which tokens are the most probable is not compared: where two are about equal, either may stand first.
     """

@@ -1,4 +1,4 @@
-"""One row of a step asks for what can not be done (its grammar leaves no token, its media can not be encoded): it ends alone."""
+"""One row of a step asks for what can not be done (a grammar leaves no token, media can not be encoded): it ends alone."""
 
 from __future__ import annotations
 

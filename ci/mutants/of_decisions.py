@@ -6,6 +6,7 @@ from ci.mutants.mutant import Mutant
 
 _SCHEDULER = "engine_under_test/scheduling/scheduler.py"
 _ADMISSION = "engine_under_test/scheduling/admission.py"
+_DOOR = "engine_under_test/scheduling/door.py"
 _POLICY = "engine_under_test/scheduling/policy.py"
 _BOOK = "engine_under_test/book.py"
 
@@ -131,7 +132,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "oversize-accepted",
         "vllm-oversize-request-deadlock",
         "https://github.com/vllm-project/vllm/issues/39734",
-        _ADMISSION,
+        _DOOR,
         "    if needed > slots:",
         "    if len(request.prompt) > slots:",
         "A request that can outgrow the pool is accepted and waits for ever.",

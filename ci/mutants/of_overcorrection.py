@@ -14,7 +14,6 @@ _BOOK = "engine_under_test/book.py"
 _TRANSACTION = "engine_under_test/kv/transaction.py"
 _HOLDING = "engine_under_test/kv/holding.py"
 _SCHEDULER = "engine_under_test/scheduling/scheduler.py"
-_ADMISSION = "engine_under_test/scheduling/admission.py"
 _CONNECTOR = "engine_under_test/distributed/connector.py"
 _RANKS = "engine_under_test/distributed/ranks.py"
 

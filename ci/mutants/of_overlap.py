@@ -10,7 +10,7 @@ _SEQUENCE = "engine_under_test/sequence.py"
 _TRANSACTION = "engine_under_test/kv/transaction.py"
 _HOLDING = "engine_under_test/kv/holding.py"
 _FINGERPRINT = "engine_under_test/execution/fingerprint.py"
-_ADMISSION = "engine_under_test/scheduling/admission.py"
+_DOOR = "engine_under_test/scheduling/door.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -53,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "capacity-rounded-up",
         "minisgl-seqlen-align-overflow",
         "https://github.com/sgl-project/mini-sglang/pull/68",
-        _ADMISSION,
+        _DOOR,
         "    if needed > slots:",
         "    if needed > -(-slots // 32) * 32:",
         "The room of the pool is rounded up to whole tiles at the door.",

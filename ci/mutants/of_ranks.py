@@ -48,8 +48,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "prompt-logits-of-the-own-shard",
-        "minisgl-lmhead-gather-layout",
-        "https://github.com/sgl-project/mini-sglang/pull/98",
+        "vllm-ascend 12539",
+        "https://github.com/vllm-project/vllm-ascend/pull/12539",
         _MODELS,
         '        return self._sum(np.ascontiguousarray(super()._running_digests(read, positions)), "digests of a prompt")\n',
         "        return super()._running_digests(read, positions)\n",

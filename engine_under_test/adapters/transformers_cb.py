@@ -21,7 +21,7 @@ from engine_under_test.adapters.transformers_rows import Row, rows_of
 from engine_under_test.caps import Caps, DeclaredOrder, VictimSet
 from engine_under_test.config import EngineConfig
 from engine_under_test.kv.prefix_index import namespace_of
-from engine_under_test.scheduling.admission import refusal_at_the_door
+from engine_under_test.scheduling.door import refusal_at_the_door
 from engine_under_test.types import (
     Admission,
     BlockCopy,

@@ -101,9 +101,9 @@ class Beat:
 class Executed:
     """The acknowledgement of a step: what was executed, by the rank's own account, and what came of it.
 
-    ``error``: the step was refused, alike on all ranks, with ``to_blame`` and ``distrusts`` as `RunnerError` has them. ``cells``, ``row_ends``:
-    this rank's part of the words that it read; ``logits``: shape and float32 bytes. ``told``: log-probabilities of tokens and
-    of prompt tokens, as `StepResult` has them.
+    ``error``: the step was refused, alike on all ranks, with ``to_blame`` and ``distrusts`` as `RunnerError` has them.
+    ``cells``, ``row_ends``: this rank's part of the words that it read; ``logits``: shape and float32 bytes. ``told``:
+    log-probabilities of tokens and of prompt tokens, as `StepResult` has them.
     """
 
     generation: int

@@ -17,7 +17,7 @@ from engine_under_test.config import EngineConfig
 from engine_under_test.errors import OutOfBlocks
 from engine_under_test.events import Event, EventKind
 from engine_under_test.kv.prefix_index import namespace_of
-from engine_under_test.scheduling.admission import refusal_at_the_door
+from engine_under_test.scheduling.door import refusal_at_the_door
 from engine_under_test.scheduling.policy import key_for
 from engine_under_test.scheduling.scheduler import View
 from engine_under_test.sequence import PlannedRow, Sequence
