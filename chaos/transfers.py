@@ -24,6 +24,7 @@ _FLOORS = {  # in profile pr
     "leases ended": 20,
     "stores said again": 10,
     "unanswered aborts": 3,
+    "blocks that rot before their END": 1,  # its story
 }
 
 

@@ -96,7 +96,15 @@ STORIES: Final[Mapping[str, tuple[KvOp, ...]]] = {
     "an answer that nobody took before the engine began anew": (
         *(KvOp("begin to load", 1, 8), KvOp("look away", 0, 0), KvOp("restart", 0, 0), KvOp("step", 0, 0)),
     ),
+    "more than two windows of it are loaded": (
+        *(KvOp("begin to load", 4, 9), KvOp("go on", 3, 0), KvOp("go on", 3, 0), KvOp("begin to load", 4, 9)),
+        *(KvOp("go on", 3, 0), KvOp("go on", 3, 0)),
+    ),
     "the store's bits rot": (KvOp("rot", 1, 0), KvOp("begin to load", 1, 9)),
+    "bits rot of a store that is not complete": (
+        *(KvOp("begin", 1, 4), KvOp("go on", 3, 0), KvOp("go on", 0, 0), KvOp("rot", 0, 0), KvOp("go on", 3, 0)),
+        KvOp("go on", 3, 0),
+    ),
     "the store is full while somebody reads": (
         *(KvOp("begin to load", 1, 2), KvOp("begin", 1, 5), KvOp("begin", 2, 5), KvOp("go on", 3, 0), KvOp("go on", 3, 0)),
     ),
@@ -165,6 +173,7 @@ def run(ops: Sequence[KvOp]) -> KvRun:
             "connections lost": counters.connections_lost,
             "leases ended": world.link.wire.num_leases_ended,
             "stores said again": world.link.wire.num_repeated,
+            "blocks that rot before their END": world.num_rotten_staged,
             "unanswered aborts": sum("abort" in reason for reason in world.link.closed),
         }
     )
@@ -194,7 +203,7 @@ def apply(world: KvWorld, op: KvOp, name: str) -> None:
 
 def _begin_to_load(world: KvWorld, op: KvOp, name: str) -> None:
     world.forget()
-    world.begin(name, 0, 3 + op.one % 4)
+    world.begin(name, 0, 3 + op.one % 5)
     go_on(world, op.two % 10)
 
 

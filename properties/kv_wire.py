@@ -6,12 +6,15 @@ what was acknowledged. It asks neither end for its own books, so it sees what th
     DI-3  a store sends each of its blocks, in order, before its END; what the pool acknowledges it has; a transfer that was
           complete and is said again changes nothing; what the engine counts as stored was acknowledged
     DI-3  a store holds its blocks no longer than its deadline says, however often its connection is lost
+    DI-3  a lease that has ended holds nothing of the pool any more
     DI-5  a lease ends when it is due, at either end, and not before; nothing more is sent into a congested connection; the pool
-          evicts what was used least recently
+          evicts what was used least recently; stores send their blocks in turn
+    SC-14 the engine counts as loaded no more than came whole
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import takewhile
 from typing import Any
@@ -24,6 +27,7 @@ from engine_under_test.distributed.store_session import StoreSession, StoreShelf
 from engine_under_test.seams import Clock
 from properties.invariants.predicate import violation
 from properties.kv_pool_order import PoolOrder
+from properties.kv_turns import Turns
 from properties.verdict import Violation
 
 _RAN_OUT = "the lease has run out"
@@ -57,6 +61,9 @@ class Wire:
         self._pool: StorePool | None = None
         self._acknowledged: dict[int, int] = {}  # by transfer, as it came to the engine
         self._acknowledged_before = 0  # in earlier generations
+        self._came_whole: set[tuple[int, int]] = set()  # blocks of loads, by transfer
+        self._came_before = 0  # in earlier generations
+        self.turns: Turns | None = None  # of an engine whose blocks can be read at once
         self.found: Violation | None = None
         self._order = PoolOrder()
         self._begun: dict[int, float] = {}  # stores of this generation, over all connections
@@ -69,6 +76,8 @@ class Wire:
     def connected(self, pool: StorePool) -> None:
         """A new connection: nothing said before counts any more."""
         self._heard.clear()
+        if self.turns is not None:
+            self.turns.clear()
         if pool is not self._pool:
             self._pool = pool
             self._order = PoolOrder()
@@ -81,6 +90,8 @@ class Wire:
         self._begun.clear()
         self._acknowledged_before += sum(self._acknowledged.values())
         self._acknowledged.clear()
+        self._came_before += len(self._came_whole)
+        self._came_whole.clear()
 
     def engine_said(self, message: Any, is_congested: bool) -> None:
         """Handed to the transport."""
@@ -96,6 +107,8 @@ class Wire:
         if heard is None:
             return
         heard.said_at = self._now
+        if self.turns is not None and heard.opened.is_store:
+            self._take_turns(self.turns, message)
         if isinstance(message, m.Block):
             heard.sent.append(message.number)
             if is_congested:
@@ -103,6 +116,16 @@ class Wire:
         elif isinstance(message, m.End) and heard.sent != list(range(len(heard.opened.keys))):
             expected = f"blocks 0 to {len(heard.opened.keys) - 1}, in order, before its END"
             self._wrong("DI-3", f"store {message.transfer}", f"blocks {heard.sent} sent", expected)
+
+    def _take_turns(self, turns: Turns, message: Any) -> None:
+        if isinstance(message, m.Open):
+            turns.opened(message.transfer, message.block_bytes, len(message.keys))
+        elif isinstance(message, m.Block):
+            if (passed_over := turns.sent(message.transfer)) is not None:
+                found = f"two blocks of store {message.transfer} sent meanwhile"
+                self._wrong("DI-5", f"store {passed_over}, which may send", found, "one block of each store in turn")
+        else:
+            turns.ended(message.transfer)
 
     def pool_heard(self, message: Any, session: StoreSession, shelf: StoreShelf) -> None:
         """Arrived, and was applied."""
@@ -153,6 +176,7 @@ class Wire:
     def pool_looked(self, session: StoreSession, shelf: StoreShelf) -> None:
         """It has looked at its leases: none is overdue."""
         lease_s = shelf.limits.lease_s
+        self._judge_pins(session, shelf)
         for number, transfer in session.transfers.items():
             heard = self._heard.get(number)
             if heard is None or heard.moved_at is None or heard.ended_at is not None:
@@ -166,8 +190,14 @@ class Wire:
 
     def engine_heard(self, message: Any, is_open: bool) -> None:
         """About to be applied by the engine. ``is_open``: it has not given the transfer up."""
-        if isinstance(message, m.Ack) and is_open:
+        if isinstance(message, m.Block) and is_open and m.digest_of(message.data) == message.digest:
+            self._came_whole.add((message.transfer, message.number))
+        elif isinstance(message, m.Ack) and is_open:
             self._acknowledged.setdefault(message.transfer, message.num_blocks)
+        if self.turns is not None and isinstance(message, m.Credit):
+            self.turns.granted(message.transfer, message.total_bytes)
+        elif self.turns is not None and isinstance(message, m.Refuse | m.Abort | m.Ack):
+            self.turns.ended(message.transfer)
 
     def engine_stepped(self, connector: Connector, lease_s: float) -> None:
         """It has looked at its leases. Asked are its count of stored blocks, and what it has neither ended nor given up.
@@ -178,8 +208,20 @@ class Wire:
         known = self._acknowledged_before + sum(self._acknowledged.values())
         if (num_stored := connector.counters.stored_blocks) > known:
             self._wrong("DI-3", "the engine", f"{num_stored} blocks counted as stored", f"at most {known}, as acknowledged")
+        came = self._came_before + len(self._came_whole)
+        if (num_loaded := connector.counters.loaded_blocks) > came:
+            self._wrong("SC-14", "the engine", f"{num_loaded} blocks counted as loaded", f"at most {came}, which came whole")
 
     # ---- judged -----------------------------------------------------------------------------------------------------------
+
+    def _judge_pins(self, session: StoreSession, shelf: StoreShelf) -> None:
+        """A lease that has ended holds nothing, whether or not the other end has answered."""
+        opened = [each.opened for each in session.transfers.values() if each.state is not State.ABORTING]
+        due = Counter(key for each in opened if not each.is_store for key in each.keys)
+        for key, count in shelf.pool.pinned.items():
+            if count > due[key]:
+                found = f"{count} pins behind a look at the leases"
+                self._wrong("DI-3", f"key {key.hex()[-12:]} of the store", found, f"at most {due[key]}, of loads under a lease")
 
     def _judge_loads(self, loads: Collection[int], lease_s: float) -> None:
         for number in loads:

@@ -15,19 +15,21 @@ from engine_under_test.distributed.protocol import State
 from engine_under_test.distributed.store_pool import StorePool
 from engine_under_test.distributed.store_session import StoreShelf
 from properties.invariants.predicate import violation
-from properties.invariants.transfers import RemoteTransfer, TransferMoment
+from properties.invariants.transfers import RemoteTransfer, Shelf, TransferMoment
 from properties.kv_end import KvEnd, KvViolation
 from properties.kv_link import Direction, Fate, KvLink, Lane
 from properties.kv_sizes import engine_end, rotten, store_end
+from properties.kv_turns import Turns
 
 BLOCK_BYTES = 24
+# Windows are no multiples of a block: what is granted is never used up to the byte.
 LIMITS = store_end(
-    BLOCK_BYTES, max_blocks=8, max_transfers=6, max_staged_bytes=16 * BLOCK_BYTES, lease_s=10.0, abort_grace_s=4.0,
-    completed_remembered=8,
+    BLOCK_BYTES, window_bytes=2 * BLOCK_BYTES + 8, max_blocks=8, max_transfers=6, max_staged_bytes=16 * BLOCK_BYTES,
+    lease_s=10.0, abort_grace_s=4.0, completed_remembered=8,
 )  # fmt: skip
 CONFIG = engine_end(
-    BLOCK_BYTES, max_stores=3, load_deadline_s=20.0, store_deadline_s=40.0, handshake_s=6.0, abort_grace_s=4.0,
-    blocks_per_step=2,
+    BLOCK_BYTES, window_bytes=3 * BLOCK_BYTES + 12, max_stores=3, load_deadline_s=20.0, store_deadline_s=40.0,
+    handshake_s=6.0, abort_grace_s=4.0, blocks_per_step=2,
 )  # fmt: skip
 
 
@@ -53,9 +55,11 @@ class KvWorld(KvEnd):
         self.pool = StorePool(capacity_blocks * BLOCK_BYTES)
         self.shelf = StoreShelf(self.pool, b"s" * 16, LIMITS, token)
         self.link = KvLink(self.shelf, self.clock)
+        self.link.wire.turns = Turns()
         self.connector = Connector(replace(CONFIG, token=token), self, self.link, self.clock, b"e" * 16)
         self.committed: set[bytes] = set()
         self.rotten: set[bytes] = set()  # keys whose bytes the store's memory lost
+        self.num_rotten_staged = 0  # blocks of stores that were not complete
         self.has_lost = False  # a message was lost, so that only time ends its transfer
 
     # ---- the engine, heard on the wire ---------------------------------------------------------------------------------------
@@ -115,11 +119,15 @@ class KvWorld(KvEnd):
         self._judge_engine_end()
 
     def rot(self, key: bytes) -> None:
-        """The store's memory loses a bit of a block."""
+        """The store's memory loses a bit of a block, and one of each store that is not complete."""
         block = self.pool.get(key)
         if block is not None:
             self.rotten.add(key)
             self.pool._blocks[key] = rotten(block)
+        for transfer in () if self.link.session is None else self.link.session.transfers.values():
+            for number, staged in list(transfer.staged.items())[:1]:
+                transfer.staged[number] = rotten(staged)  # seen with its END: it never becomes visible
+                self.num_rotten_staged += 1
 
     def settle(self, *, held_up: Sequence[int] = (), most: int = 400) -> None:
         """Everything arrives and every step is taken, but for what is held up; ends when nothing moves any more."""
@@ -186,6 +194,7 @@ class KvWorld(KvEnd):
                 for key, block in stored.items()
             },
             committed=self.committed,
+            shelf=Shelf(self.pool.used_bytes, sum([len(block.data) for block in stored.values()]), self.pool.capacity_bytes),
         )
 
     def _under_way(self) -> dict[int, tuple[int, ...]]:

@@ -12,7 +12,7 @@ from engine_under_test.distributed.protocol import State
 from engine_under_test.errors import ConfigError, ProtocolError, RunnerError
 from properties.kv_end import key_of
 from properties.kv_link import SESSION, Direction, Fate
-from properties.kv_world import CONFIG, LIMITS, KvWorld, content_of
+from properties.kv_world import BLOCK_BYTES, CONFIG, LIMITS, KvWorld, content_of
 
 TO_STORE, TO_ENGINE = Direction.TO_STORE, Direction.TO_ENGINE
 
@@ -370,7 +370,7 @@ def test_a_source_without_credit_waits() -> None:
     world, transfer = moving(0)
     session = world.link.session
     assert session is not None
-    assert session.transfers[transfer].moved == CONFIG.window_bytes
+    assert session.transfers[transfer].moved == CONFIG.window_bytes // BLOCK_BYTES * BLOCK_BYTES, "whole blocks"
     assert session.next_message() is None, "two more blocks wait for credit"
 
 

@@ -11,6 +11,7 @@ from properties.invariants.transfers import (
     TRANSFER_SENTENCES,
     ClientTransfer,
     RemoteTransfer,
+    Shelf,
     Told,
     TransferMoment,
     Write,
@@ -41,6 +42,7 @@ GOOD = TransferMoment(
     told=(Told("r", (1, 2), (1, 2)),),
     is_quiet=True,
     held_up={1, 2, 3},
+    shelf=Shelf(96, 96, 96),
 )
 
 
@@ -75,6 +77,8 @@ BAD = (
     Bad("loads_are_answered_once", "twice", "answers", {4: 2}),
     Bad("loads_are_answered_once", "an aborted one", "answers", {3: 1}),
     Bad("loads_are_answered_once", "its request waits on", "answers", {1: 1}),
+    Bad("the_store_counts_what_lies_there", "what was stored again counts twice", "shelf", Shelf(120, 96, 240)),
+    Bad("the_store_counts_what_lies_there", "more than fits", "shelf", Shelf(120, 120, 96)),
     Bad("outputs_equal_those_without_transfers", "another token", "told", (Told("r", (1, 3), (1, 2)),)),
     Bad(
         "bytes_in_flight_stay_within_credit",

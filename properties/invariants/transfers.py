@@ -47,6 +47,14 @@ class Write(NamedTuple):
     block: int
 
 
+class Shelf(NamedTuple):
+    """Bytes of content at the store: as it counts them, as they lie there, and the most that may."""
+
+    counted: int
+    lying: int
+    capacity: int
+
+
 class Told(NamedTuple):
     """A request's ending: what it gave out, and what it gives out where nothing is ever transferred."""
 
@@ -63,7 +71,7 @@ class TransferMoment:
     ``committed``: keys of the stores that were sent whole, to their END. ``repeated``: the store's visible keys
     before and behind a transfer that had been complete before. ``answers``: how often each load was answered.
     ``aborted``: loads whose request went. ``is_quiet``: everything that could arrive has arrived, but for the
-    transfers that are ``held_up``.
+    transfers that are ``held_up``. ``shelf``: what the store says that its content takes, what lies there, its capacity.
     """
 
     generation: int = 0
@@ -85,6 +93,7 @@ class TransferMoment:
     told: tuple[Told, ...] = ()
     is_quiet: bool = False
     held_up: Collection[int] = ()
+    shelf: Shelf | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +267,22 @@ def slow_transfers_slow_only_themselves(moment: TransferMoment) -> Violation | N
     return None
 
 
+def the_store_counts_what_lies_there(moment: TransferMoment) -> Violation | None:
+    """DI-3: what a store says that its content takes is what lies there, at every instant, and fits: what is counted twice, or
+    is gone and counted still, is room that nobody can have again.
+
+    Source: LMCache (a storage backend added the size of an entry again when it was written again).
+    """
+    if moment.shelf is None:
+        return None
+    counted, lying, capacity = moment.shelf
+    if counted != lying:
+        return violation("DI-3", "the content of the store", f"{counted} bytes by its own count", f"{lying}, as lie there")
+    if lying > capacity:
+        return violation("DI-3", "the content of the store", f"{lying} bytes", f"at most {capacity}")
+    return None
+
+
 TRANSFER_SENTENCES: Final = (
     TransferSentence("DI-3", writes_land_in_blocks_of_their_transfer),
     TransferSentence("DI-3", blocks_stay_pinned_while_writes_are_under_way),
@@ -268,6 +293,7 @@ TRANSFER_SENTENCES: Final = (
     TransferSentence("DI-3", pinned_sources_are_still_there),
     TransferSentence("DI-3", repeated_transfers_change_nothing),
     TransferSentence("DI-3", loads_are_answered_once),
+    TransferSentence("DI-3", the_store_counts_what_lies_there),
     TransferSentence("DI-4", outputs_equal_those_without_transfers),
     TransferSentence("DI-5", bytes_in_flight_stay_within_credit),
     TransferSentence("DI-5", slow_transfers_slow_only_themselves),
