@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from engine_under_test.types import Request, SamplingParams
 from models.compiled import IS_INSTALLED
 from models.grammar_reach import GRAMMAR_REACHES
 from models.reach import Reach
 from models.walk import WalkShape, large_shape, one_by_one, remote_shape, small_shape, speculating_shape
 from models.walk_suite import run_shapes
+from properties.op import Op, OpKind
+from properties.small_grammars import GRAMMARS, STOPS
 from properties.suite import CheckResult, Profile, Suite, SuiteContext
 from properties.verdict import Verdict
 
@@ -24,9 +27,16 @@ def with_grammars(shape: WalkShape) -> WalkShape:
 
 
 def _scarce() -> WalkShape:
-    """Who is preempted has said something by then."""
-    small = small_shape(1, num_live=5)
+    """Who is preempted has said something by then: by chance now and then, in what it begins with each time."""
+    small = small_shape(1, num_live=5, begins=(*_outgrown(5), *_outgrown(10)))
     return replace(small, config=replace(small.config, num_blocks=8, max_num_seqs=6))
+
+
+def _outgrown(first_token: int) -> tuple[Op, ...]:
+    """Four that fit together, and do not with all that they say: four times one is preempted, and goes on later."""
+    sampling = SamplingParams(max_tokens=16, grammar=GRAMMARS[-1], stop_token_ids=STOPS[:1])
+    requests = [Request(f"tale-{first_token}-{number}", (first_token, number, 1, 2, 3), sampling) for number in range(4)]
+    return (*[Op(OpKind.ADD, request=request) for request in requests], Op(OpKind.DRAIN))
 
 
 SHAPES: dict[str, WalkShape] = {

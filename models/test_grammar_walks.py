@@ -14,7 +14,9 @@ from engine_under_test.sampling.grammar import CompiledGrammars
 from engine_under_test.types import GrammarSpec
 from models.build import world_from
 from models.compiled import compiled
-from models.grammar_suite import GRAMMAR_WALKS, SHAPES
+from models.grammar_suite import GRAMMAR_WALKS, SHAPES, floors
+from models.machines.driving import Driver
+from models.reach import Reach
 from models.walk import walk_ops
 from models.walk_suite import run_and_check
 from properties.op import Op, OpKind
@@ -41,6 +43,14 @@ def test_the_law_of_a_grammar_is_what_the_library_says(spec: GrammarSpec) -> Non
 def test_walks_meet_grammars_in_every_way() -> None:
     found = GRAMMAR_WALKS.run(QUICK)
     assert (found.verdict, found.missed) == (Verdict.VALID, ())
+
+
+def test_what_is_rarest_is_reached_before_chance_begins() -> None:
+    shape = SHAPES["grammars-scarce"]
+    driver = Driver(shape.spec())
+    driver.run(shape.begins)
+    assert driver.reached()[0][Reach.GRAMMAR_RESUMED] > floors(Profile.PR)[Reach.GRAMMAR_RESUMED]
+    assert (driver.violation, tuple(driver.live)) == (None, ())
 
 
 @pytest.mark.parametrize("label", ["grammars-deeper", "grammars-speculating", "grammars-drawn"])

@@ -37,8 +37,9 @@ _STEP, _DELIVER, _POLL, _PLAN = Op(OpKind.STEP), Op(OpKind.DELIVER), Op(OpKind.P
 class WalkShape:
     """A world and the life in it. Rates are per iteration of the walk, shares are of the requests.
 
-    ``num_live``: choices aimed at. ``fault_rate``: refused blocks, held fences, lost plans, resets, restarts, late results,
-    together. ``drain_every``: iterations between drains. ``num_families``: prompts that share prefixes.
+    ``begins``: what is told before chance begins; nothing is live behind it. ``num_live``: choices aimed at. ``fault_rate``:
+    refused blocks, held fences, lost plans, resets, restarts, late results, together. ``drain_every``: iterations between
+    drains. ``num_families``: prompts that share prefixes.
     """
 
     config: EngineConfig
@@ -63,6 +64,7 @@ class WalkShape:
     keeps_rows: bool = False  # of the runner: what it knows of a row is what it has kept of it
     adapter_rate: float = 0.0  # of loads, reloads and unloads of adapters
     speculation: Mapping[str, Any] | None = None  # as `models.build` has it
+    begins: tuple[Op, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)  # of a target written by others
 
     def spec(self) -> dict[str, Any]:
@@ -141,6 +143,7 @@ def radix_shape(**changes: Any) -> WalkShape:
 def walk_ops(seed: int, shape: WalkShape) -> Iterator[Op]:
     """The ops of one walk, without end."""
     walk = _Walk(Random(seed), shape)
+    yield from shape.begins
     if shape.adapter_rate:
         yield from adapter_tale(shape.config.adapters, walk.depth)
     iteration = 0
