@@ -78,6 +78,10 @@ _STRIKES: Final[Mapping[str, tuple[Op, ...]]] = {
     "the writer aborts": (Op(OpKind.ABORT, request_id="writer"),),
     "a cut": (befall(LinkFault.CUT), _POLL),
     "a stall": (befall(LinkFault.STALL), Op(OpKind.ADVANCE, seconds=5.0), _POLL, befall(LinkFault.NONE)),
+    "no answer comes": (  # not until a store's time is up, nor to its abort
+        *(befall(LinkFault.STALL), Op(OpKind.ADVANCE, seconds=9.0), _POLL, _POLL),
+        *(Op(OpKind.ADVANCE, seconds=6.0), _POLL, _POLL, befall(LinkFault.NONE)),
+    ),
     "time passes": (Op(OpKind.ADVANCE, seconds=9.0), _POLL),
     "lost messages": (befall(LinkFault.LOSE), _POLL, befall(LinkFault.NONE)),
     "repeated messages": (befall(LinkFault.REPEAT), _POLL, befall(LinkFault.NONE)),

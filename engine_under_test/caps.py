@@ -53,7 +53,8 @@ class Caps:
     ``block_size``: slots a block; 1 for targets that manage single tokens. ``num_blocks``: usable blocks.
     ``has_padding``: physical block 0 is a padding block and never used for data.
     ``progress_bound``: with faults over, the most iterations in which some live choice that is not waiting for a
-    fence emits no token. ``overtake_bound``: how often a waiting request may see a later one admitted before it.
+    fence emits no token. ``overtake_bound``: how often a waiting request may see a later one admitted before it; by priority,
+    whoever saw as many goes first from then on, to its end.
     ``preemption_bound``: how often a choice may be preempted in a row without emitting a token; None: not stated.
     ``deadline_slack``: iterations by which an end by deadline may come late. ``num_host_blocks``: blocks of a swap pool,
     numbered behind the others, touched by copies only; a preempted choice may go on from what lies there, in the middle.
@@ -106,6 +107,7 @@ class Caps:
     has_remote: bool = False  # a remote pool: `Snapshot.loading` says who waits for it, and is passed over meanwhile
     has_adapter_loads: bool = False  # verbs `load_adapter`, `unload_adapter`
     has_events: bool = False  # verb `take_events`
+    is_closed_behind_victims: bool = False  # nobody enters with a plan for which somebody was preempted
     has_stream_order: bool = False  # blocks are reused while plans in flight use them: one stream puts that in order
     has_late_aborts: bool = False  # what is in flight at an abort still commits, and is told to nobody
     has_documented_keys: bool = True  # entries of the index stand under the keys of docs/prefix-key.md

@@ -126,10 +126,13 @@ class RemotePrefixes:
         self._heads = ()
 
     def reset(self) -> None:
-        """The cache was emptied: no load that was asked for before may become visible."""
+        """The cache was emptied: no load that was asked for before may become visible, and who waits may ask once more, as
+        whoever comes from now on."""
         for load in list(self._loads.values()):
             self.connector.abort(load.transfer)
             self._give_up(load)
+        for seq in self._view.waiting:
+            seq.has_asked = False
 
     def restart(self) -> None:
         """Memory starts anew, pins included: what came for those that wait is gone, and they may ask once more."""

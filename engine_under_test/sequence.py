@@ -83,7 +83,7 @@ class Sequence:
         self.namespace = namespace
         self.keys: list[bytes] = []
         self.overtaken = 0  # later arrivals admitted since it last began to wait
-        self.has_asked = False  # a remote pool was asked for its prefix since it last began to wait
+        self.has_asked = False  # a remote pool, for its prefix, since it last began to wait or the cache was emptied
         self.load: int | None = None  # the transfer that it waits for
         self.drafts: tuple[int, ...] = ()  # proposed for what stands behind its tokens
         self.draft_laws: Any = None  # what each was drawn from, if it was drawn

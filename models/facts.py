@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from engine_under_test.caps import Caps, ReferenceModel
+from engine_under_test.caps import Caps, DeclaredOrder, ReferenceModel
 from engine_under_test.events import Event, EventKind
 from engine_under_test.types import (
     FinishReason,
@@ -49,7 +49,8 @@ class ModelFacts:
         self.slots = AdapterModel(caps, self.requests.live)
         self.adapters = self.slots.facts
         self.requests.adapters = self.adapters.listed
-        self.scheduler = SchedulerModel(self.requests, caps.block_size, caps.num_host_blocks > 0, self.slots)
+        age = caps.overtake_bound if caps.order is DeclaredOrder.PRIORITY else None
+        self.scheduler = SchedulerModel(self.requests, caps.block_size, caps.num_host_blocks > 0, self.slots, age)
         self._put_out: set[Key] = set()  # preempted where there is a swap pool; not seen with content since
         self._restored: set[Key] = set()  # the row in flight begins behind content that came back from the swap pool
         self.retry = RetryModel(self.requests.live)
@@ -75,6 +76,7 @@ class ModelFacts:
         self.iterations_past_deadline: Callable[[], Mapping[Key, int]] = self.scheduler.iterations_past_deadline
         self.iterations_without_token: Callable[[], Mapping[Key, int]] = self.scheduler.iterations_without_token
         self.preemptions_in_a_row: Callable[[], Mapping[Key, int]] = self.scheduler.preemptions_in_a_row
+        self.of_age: Callable[[], Collection[Key]] = self.scheduler.of_age
         self.came_of_age: Callable[[], Collection[Key]] = partial(self.scheduler.came_of_age, caps.overtake_bound)
 
     def live(self) -> Mapping[Key, ChoiceFacts]:

@@ -176,11 +176,28 @@ class LinkAccount:
                     count = len(transfer.blocks)
                     if count and event.blocks[-count:] == transfer.blocks:
                         self._holds.setdefault(transfer.number, event.blocks)
+            elif event.kind is EventKind.CACHE_RESET:
+                self.use.began_anew()
             elif event.kind is EventKind.UNPINNED:
                 for number in [number for number, held in self._holds.items() if held == event.blocks]:
                     del self._holds[number]
 
     # ---- judged -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_under_way(self) -> bool:
+        """Transfers have not ended."""
+        return self._connector is not None and bool(self._connector.transfers)
+
+    def drained(self) -> Violation | None:
+        """With every fault healed and everything else at rest: each transfer was answered, or given up in time."""
+        assert self._connector is not None
+        for number, transfer in self._connector.transfers.items():
+            kind = "store" if transfer.opened.is_store else "load"
+            return violation(
+                "SC-11", f"{kind} {number}", f"{transfer.state.value} behind a drain", "ended, or given up in time"
+            )
+        return None
 
     def polled(self, after: Snapshot, facts: ModelFacts) -> Violation | None:
         """The engine was polled. The first thing that was wrong so far."""

@@ -27,11 +27,11 @@ class LinkUse:
     def __init__(self, connector: Connector, is_up: Callable[[], bool]) -> None:
         self._connector = connector
         self._is_up = is_up
-        self._asked: set[RowId] = set()  # since its memory began
+        self._asked: set[RowId] = set()  # since its memory began, and its cache was emptied
         self._stored: set[int] = set()  # blocks of the stores that began since the last look
 
     def began_anew(self) -> None:
-        """The engine's memory."""
+        """The engine's memory, or its prefix cache: who waits may be asked for once more."""
         self._asked.clear()
 
     def asked(self, row: RowId) -> None:

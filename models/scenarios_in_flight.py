@@ -5,8 +5,9 @@ Like `models.scenarios`, whose words they use; `models.stories` says in how many
 
 from __future__ import annotations
 
+from engine_under_test.types import Adapter
 from models.reach import Reach
-from models.scenarios import DRAIN, HOLD, LET_GO, PLAN, POLL, ROLLBACK, STEP, Scenario, abort, add, land, spec
+from models.scenarios import DRAIN, HOLD, LET_GO, PLAN, POLL, RESTART, ROLLBACK, STEP, Scenario, abort, add, land, spec
 from properties.op import Op, OpKind
 
 
@@ -212,3 +213,40 @@ def of_age_within_a_plan(num_urgent: int) -> Scenario:
     ops = (add("patient", 3, 2, priority=3), *urgent, STEP, DRAIN)
     world = spec(32, 2, max_num_seqs=num_urgent, order="priority", max_overtakes=1)
     return Scenario(f"of-age-within-a-plan-{num_urgent}", world, ops)
+
+
+def of_age_for_good(block_size: int) -> Scenario:
+    """One that is of age runs, and begins anew when memory does; another of its kind then holds the only slot for adapters.
+
+    "two" is overtaken while "one" has the slot; a restart lets it in before "one", which "urgent" overtakes in its turn.
+    Behind the second restart "one" is first, "two" is next and has no slot: nobody enters before it.
+    """
+    ops = (
+        *(add("one", 3, 8, priority=2, adapter=Adapter("y", 1)), STEP),
+        *(add("two", 3, 8, priority=2, leaves_at=0, variant=1, adapter=Adapter("x", 1)), STEP),
+        *(add("urgent", 3, 8, priority=0, leaves_at=0, variant=2), STEP, RESTART, STEP, RESTART, STEP, STEP, DRAIN),
+    )
+    bounds = {"max_overtakes": 1, "max_adapter_overtakes": 1, "max_active_adapters": 1, "adapters": [["x", 1], ["y", 1]]}
+    return Scenario(f"of-age-for-good-{block_size}", spec(64, block_size, order="priority", **bounds), ops)
+
+
+def refused_behind_a_victim(block_size: int, length: int, growing: int) -> Scenario:
+    """A plan of "a" alone is lost while the prompt is under way that two choices share. They part, and one of them makes room
+    for the second try of "a", which is refused a block, and ends: what it leaves is not for one who waits, however urgent."""
+    ops = (
+        *(add("a", growing, 12), STEP, STEP, add("f", length, 6, n=2, leaves_at=0, variant=1), PLAN, PLAN),
+        *(Op(OpKind.ABANDON, k=1), land(), add("urgent", 1, 2, leaves_at=0, variant=2, priority=-1)),
+        *(Op(OpKind.REFUSE_BLOCK, k=1), PLAN, land(), STEP, DRAIN),
+    )
+    world = spec(-(-(length + 6) // block_size) + 2, block_size, order="priority", max_num_seqs=6, max_plans_in_flight=2)
+    return Scenario(f"refused-behind-a-victim-{block_size}-{length}-{growing}", world, ops)
+
+
+def looked_up_before_an_eviction(later: int) -> Scenario:
+    """Who waits for room was told of blocks that one block's worth of growth evicts, though equal ones live on, and nobody
+    publishes anything until there is room for it."""
+    ops = (
+        *(add("a", 7, 1), add("b", 7, 24), STEP, add("c", 5 + later, 24, leaves_at=0, variant=1), STEP),
+        *(add("waits", 10, 2), *(STEP,) * (4 + later), abort("c"), STEP, DRAIN),
+    )
+    return Scenario(f"looked-up-before-an-eviction-{later}", spec(10, 3), ops, (Reach.DUPLICATE_EVICTED,))

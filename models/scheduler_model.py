@@ -19,10 +19,15 @@ Landed = tuple[Key, int, bool, tuple[int, ...]]  # of a row: where it ended, whe
 
 
 class SchedulerModel:
-    """Coverage, order and progress of choices."""
+    """Coverage, order and progress of choices. ``age``: how often one is overtaken that goes first from then on."""
 
     def __init__(
-        self, requests: RequestModel, block_size: int, may_swap: bool = False, adapters: AdapterModel | None = None
+        self,
+        requests: RequestModel,
+        block_size: int,
+        may_swap: bool = False,
+        adapters: AdapterModel | None = None,
+        age: int | None = None,
     ) -> None:
         self._requests = requests
         self._adapters = adapters
@@ -36,6 +41,9 @@ class SchedulerModel:
         self._begun: dict[Key, int] = {}  # the last epoch of a choice that stood in a plan
         self._waiting: dict[Key, int] = {}  # choice -> overtakes since it began to wait
         self._passed: dict[Key, int] = {}  # choice -> entries of later ones while it waited, in its whole life
+        self._age = age
+        self._of_age: set[Key] = set()  # before the latest plan
+        self._coming_of_age: set[Key] = set()  # by the latest plan
         self._in_a_row: dict[Key, int] = {}  # choice -> preemptions since it last emitted a token
         self.loading: set[Key] = set()  # passed over until their prefix has come from elsewhere
         self._acceptance: dict[Key, int] = {}
@@ -108,6 +116,9 @@ class SchedulerModel:
 
     def _began(self, begun: list[Key], tried_again: Collection[Key]) -> None:
         live = self._requests.live
+        if self._coming_of_age:
+            self._of_age |= self._coming_of_age
+            self._coming_of_age = set()
         self._count_passed(begun)
         if self._adapters is not None:
             running = [key for key in self._scheduled if key not in begun and key in live]
@@ -185,6 +196,8 @@ class SchedulerModel:
                         for_slot[other] = for_slot.get(other, 0) + 1
                     else:
                         self._waiting[other] += 1
+                        if self._waiting[other] == self._age:
+                            self._coming_of_age.add(other)
 
     def _count_passed(self, begun: list[Key]) -> None:
         acceptance, scheduled, passed = self._acceptance, self._scheduled, self._passed
@@ -270,6 +283,8 @@ class SchedulerModel:
         ):
             known.pop(key, None)
         self._waits_anew(key)
+        self._of_age.discard(key)
+        self._coming_of_age.discard(key)
         self._acceptance.pop(key, None)
         self._put_out.discard(key)
         life = key[0], key[2]
@@ -293,6 +308,10 @@ class SchedulerModel:
 
     def preemptions_in_a_row(self) -> dict[Key, int]:
         return self._in_a_row
+
+    def of_age(self) -> set[Key]:
+        """See `properties.moment.Facts`."""
+        return self._of_age
 
     def came_of_age(self, bound: int) -> set[Key]:
         """Those that may have been overtaken so often. A bound of 0 is everybody's age."""

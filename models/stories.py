@@ -41,15 +41,18 @@ from models.scenarios_in_flight import (
     coming_home,
     early_return,
     long_prompt_beside,
+    looked_up_before_an_eviction,
     lost,
     lost_copy,
     lost_in_between,
     lost_once_and_on,
     lost_with_its_result,
     never_run,
+    of_age_for_good,
     of_age_within_a_plan,
     orphaned_child,
     preempted_again,
+    refused_behind_a_victim,
     restarted_as_it_was,
     settled_while_reserved,
     undone_from_quarantine,
@@ -72,6 +75,10 @@ def _in_flight(copies: int) -> Iterator[Scenario]:
         yield long_prompt_beside(block_size, 24 * block_size)
         yield coming_home(block_size)
         yield of_age_within_a_plan(block_size + 1)
+        yield of_age_for_good(block_size)
+        yield looked_up_before_an_eviction(block_size - 1)
+    for block_size, length, growing in ((3, 5, 4), (4, 6, 2), (5, 4, 3)):
+        yield refused_behind_a_victim(block_size, length, growing)
     for block_size, times, depth in product((1, 2), (1, 2, 3), range(min(copies, 3))):
         yield lost(block_size, times, depth)
     for number in (2, 3):

@@ -49,6 +49,13 @@ _EVERYTHING = Caps(
     victims=VictimSet.LAST_IN_ORDER,
     preemption_bound=1,
     max_drafts=1,
+    is_closed_behind_victims=True,
+    num_adapter_slots=1,
+    has_adapter_loads=True,
+    has_transfers=True,
+    has_remote=True,
+    max_held_blocks=1,
+    max_stored_blocks=1,
     has_lookup=True,
     has_choices=True,
     has_deadlines=True,
@@ -66,8 +73,13 @@ _CONDITIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "declares its order": {"order": DeclaredOrder.UNDECLARED},
     "orders by priority": {"order": DeclaredOrder.FIRST_COME},
     "preempts": {"victims": VictimSet.NONE},
+    "admits nobody beside victims": {"is_closed_behind_victims": False},
     "states how often it preempts in a row": {"preemption_bound": None},
     "speculates": {"max_drafts": 0},
+    "has slots for adapters": {"num_adapter_slots": 0},
+    "loads adapters": {"has_adapter_loads": False},
+    "has a remote pool": {"has_remote": False},
+    "states what transfers hold": {"max_held_blocks": 0, "max_stored_blocks": 0},
     **{
         f"has {words}": {f"has_{column}": False}
         for column, words in (

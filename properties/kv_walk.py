@@ -73,6 +73,14 @@ STORIES: Final[Mapping[str, tuple[KvOp, ...]]] = {
         *(KvOp("begin", 1, 4), KvOp("go on", 3, 0), KvOp("step", 0, 0), KvOp("wait", 5, 0), KvOp("wait", 5, 0)),
         *(KvOp("step", 0, 0), KvOp("go on", 3, 0)),
     ),
+    "no acknowledgement of a store ever comes": (
+        *(KvOp("begin", 1, 0), KvOp("go on", 2, 0), KvOp("deliver", 1, 0), KvOp("step", 0, 0), KvOp("hurry", 1, 1)),
+        *(KvOp("lose", 1, 0), KvOp("wait", 5, 0), KvOp("wait", 5, 0), KvOp("step", 0, 0), KvOp("step", 0, 0)),
+    ),
+    "nobody answers to the abort of a store": (
+        *(KvOp("begin", 1, 4), KvOp("go on", 3, 0), KvOp("step", 0, 0), KvOp("wait", 5, 0), KvOp("wait", 5, 0)),
+        *(KvOp("step", 0, 0), *(KvOp("lose", 0, 0),) * 6, KvOp("wait", 2, 0), KvOp("step", 0, 0), KvOp("step", 0, 0)),
+    ),
     "a store whose connection is lost again and again is given up": (
         *(KvOp("begin", 1, 4), KvOp("go on", 2, 0), KvOp("cut", 0, 0), KvOp("wait", 5, 0), KvOp("go on", 3, 0)),
         *(KvOp("go on", 1, 0), KvOp("cut", 0, 0), KvOp("wait", 5, 0), KvOp("go on", 2, 0)),

@@ -7,6 +7,8 @@ what was acknowledged. It asks neither end for its own books, so it sees what th
           complete and is said again changes nothing; what the engine counts as stored was acknowledged
     DI-3  a store holds its blocks no longer than its deadline says, however often its connection is lost
     DI-3  a lease that has ended holds nothing of the pool any more
+    DI-3  a store holds its blocks no longer than its deadline says, however often its connection is lost, and though no answer
+          ever comes; what was given up is over within its grace, if need be with the connection
     DI-5  a lease ends when it is due, at either end, and not before; nothing more is sent into a congested connection; the pool
           evicts what was used least recently; stores send their blocks in turn
     SC-14 the engine counts as loaded no more than came whole
@@ -36,13 +38,16 @@ _RAN_OUT = "the lease has run out"
 class _Heard:
     """One transfer on one connection."""
 
-    __slots__ = ("arrived", "ended_at", "granted", "held", "is_stored_again", "moved_at", "opened", "said_at", "sent")
+    __slots__ = (
+        "aborted_at", "arrived", "ended_at", "granted", "held", "is_stored_again", "moved_at", "opened", "said_at", "sent",
+    )  # fmt: skip
 
     def __init__(self, opened: m.Open, now: float) -> None:
         self.opened = opened
         self.sent: list[int] = []  # blocks of a store, as the engine sent them
         self.arrived: set[int] = set()  # of them, at the pool
         self.granted = 0  # bytes of a load, as the pool heard
+        self.aborted_at = now  # when the engine said so, once it did
         self.said_at = now  # when the engine said something of it last
         self.moved_at: float | None = None  # when it came to the pool, or moved there, last
         self.ended_at: float | None = None  # when the pool ended its lease, to say so as soon as somebody listens
@@ -68,6 +73,7 @@ class Wire:
         self._order = PoolOrder()
         self._begun: dict[int, float] = {}  # stores of this generation, over all connections
         self._overdue: frozenset[int] = frozenset()  # stores, when the engine looked last
+        self._lingering: frozenset[int] = frozenset()  # transfers that it had given up and not ended, likewise
         self.num_leases_ended = 0
         self.num_repeated = 0
 
@@ -109,6 +115,8 @@ class Wire:
         heard.said_at = self._now
         if self.turns is not None and heard.opened.is_store:
             self._take_turns(self.turns, message)
+        if isinstance(message, m.Abort):
+            heard.aborted_at = self._now
         if isinstance(message, m.Block):
             heard.sent.append(message.number)
             if is_congested:
@@ -205,6 +213,7 @@ class Wire:
         is_open = [each.opened for each in connector.transfers.values() if each.state is not State.ABORTING]
         self._judge_loads([each.transfer for each in is_open if not each.is_store], lease_s)
         self._judge_stores([each.transfer for each in is_open if each.is_store], connector.config.store_deadline_s)
+        self._judge_aborts([each.number for each in connector.transfers.values() if each.state is State.ABORTING], connector)
         known = self._acknowledged_before + sum(self._acknowledged.values())
         if (num_stored := connector.counters.stored_blocks) > known:
             self._wrong("DI-3", "the engine", f"{num_stored} blocks counted as stored", f"at most {known}, as acknowledged")
@@ -238,6 +247,16 @@ class Wire:
             found = f"holds its blocks {self._now - self._begun[number]:g} s after it began"
             self._wrong("DI-3", f"store {number}", found, f"given up after {deadline_s:g} s, on whatever connection")
         self._overdue = overdue
+
+    def _judge_aborts(self, aborted: Collection[int], connector: Connector) -> None:
+        """One step later than due is no finding, as with stores."""
+        grace_s = connector.config.abort_grace_s
+        heard = [(number, self._heard[number]) for number in aborted if number in self._heard]
+        lingering = frozenset([number for number, each in heard if self._now - each.aborted_at > grace_s])
+        for number in sorted(lingering & self._lingering):
+            found = f"not over {self._now - self._heard[number].aborted_at:g} s after the engine gave it up"
+            self._wrong("DI-3", f"transfer {number}", found, f"over within {grace_s:g} s, if need be with its connection")
+        self._lingering = lingering
 
     def _judge_evictions(self, number: int, heard: _Heard, shelf: StoreShelf) -> None:
         """The END of a store came, which may have made room for itself."""

@@ -134,6 +134,10 @@ class Facts(Protocol):
         """Live choices that may have been overtaken as often as the target states, and so may go first for good. Generous:
         every entry of a later one counts, at any time of the choice's life."""
 
+    def of_age(self) -> Collection[tuple[str, int, int]]:
+        """Live choices that were surely overtaken as often as the target states, before the latest plan. Sparing: of entries
+        whose plans were lost, none counts twice."""
+
     def preemptions_in_a_row(self) -> Mapping[tuple[str, int, int], int]:
         """For each live choice that was preempted since it last emitted a token, how often."""
 

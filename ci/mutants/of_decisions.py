@@ -146,4 +146,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "        start = seq.committed_len\n        remaining",
         "A row starts where its choice was committed, though a plan in flight computes from there.",
     ),
+    Mutant(
+        "of-age-until-put-out",
+        "ours",
+        "",
+        _ADMISSION,
+        "    return not seq.is_aged and seq.overtaken + sum(",
+        "    return seq.overtaken + sum(",
+        "Who has come of age and begins anew is overtaken again, as often as before, while it waits for a slot for its adapter.",
+    ),
+    Mutant(
+        "room-of-victims-for-newcomers",
+        "vllm-resume-preempt-thrash",
+        "https://github.com/vllm-project/vllm/issues/25538",
+        "engine_under_test/engine.py",
+        "            if victims := scheduler.choose_victims(book):\n                preempted += [self._ends.preempt(seq) for seq in victims]\n"
+        "            book.may_admit = not preempted\n",
+        "            if victims := scheduler.choose_victims(book):\n                preempted += [self._ends.preempt(seq) for seq in victims]\n"
+        "            book.may_admit = not victims\n",
+        "Behind a refused plan the room that victims made for it goes to whoever waits, or to a victim itself.",
+    ),
 )

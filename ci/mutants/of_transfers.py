@@ -283,6 +283,28 @@ MUTANTS: tuple[Mutant, ...] = (
         _HUNTS,
     ),
     Mutant(
+        "acknowledgements-awaited-for-ever",
+        "lmc-pin-without-retrieve",
+        "https://github.com/LMCache/LMCache/issues/1034",
+        _CONNECTOR,
+        "            elif transfer.deadline <= now or transfer.lease_ends <= now:\n",
+        "            elif (\n"
+        "                transfer.deadline <= now and not (transfer.opened.is_store and transfer.next_index == len(transfer.blocks))\n"
+        "            ) or transfer.lease_ends <= now:\n",
+        "A store that was sent whole holds its blocks until its acknowledgement comes, and be it never.",
+        _HUNTS,
+    ),
+    Mutant(
+        "aborts-of-stores-awaited-for-ever",
+        "vllm-aborted-recv-leak",
+        "https://github.com/vllm-project/vllm/issues/46283",
+        _CONNECTOR,
+        "                if transfer.grace_ends <= now:\n",
+        "                if transfer.grace_ends <= now and transfer.machine is Machine.LOAD_SINK:\n",
+        "A store that was given up, of which the other end says nothing any more, counts for ever among those under way.",
+        (*_HUNTS, "transfers-in-turn"),
+    ),
+    Mutant(
         "pool-forgets-what-is-read",
         "lmc-lru-not-moved",
         "https://github.com/LMCache/LMCache/issues/460",

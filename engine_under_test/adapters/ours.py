@@ -303,6 +303,7 @@ def caps_of(config: EngineConfig) -> Caps:
         model_revision=config.model_revision,
         order=_ORDERS[config.order],
         victims=VictimSet.LAST_IN_ORDER,
+        is_closed_behind_victims=True,
         max_plans_in_flight=config.max_plans_in_flight,
         has_prefix_cache=config.prefix_cache,
         has_lookup=True,

@@ -66,7 +66,9 @@ class Rounds(Acting):
 
     def _is_moving(self) -> bool:
         """Transfers are under way, that hold blocks and that somebody may wait for."""
-        return self._caps.has_remote and bool(self._watch.snapshot.loading or self._watch.snapshot.pinned)
+        link = self._watch.link
+        is_held = self._watch.snapshot.loading or self._watch.snapshot.pinned
+        return self._caps.has_remote and bool(is_held or (link is not None and link.is_under_way))
 
     def _settle(self, bound: int) -> bool:
         did = self._users.deliver()
@@ -87,6 +89,8 @@ class Rounds(Acting):
                 "SC-7", "progress", "after a drain", found, f"none within {bound} iterations, with every fault healed"
             )
         wrong = wrong or self._facts.requests.judge_quiet()
+        if self._watch.link is not None:
+            wrong = wrong or self._watch.link.drained()
         if self._caps.has_transaction:  # an adapter around another's engine keeps books of its own
             wrong = wrong or left_over(self._target)
         before = self._watch.snapshot

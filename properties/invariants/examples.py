@@ -53,6 +53,7 @@ CAPS = Caps(
     num_adapter_slots=2,
     has_adapter_loads=True,
     victims=VictimSet.LAST_IN_ORDER,
+    is_closed_behind_victims=True,
     max_plans_in_flight=2,
     has_lookup=True,
     has_choices=True,
@@ -83,6 +84,7 @@ class Known:
     releases: Mapping[int, int] = field(default_factory=dict)
     overtakes: Mapping[Key, int] = field(default_factory=dict)
     aged: frozenset[Key] = frozenset()
+    first: frozenset[Key] = frozenset()
     in_a_row: Mapping[Key, int] = field(default_factory=dict)
     idle: Mapping[Key, int] = field(default_factory=dict)
     late: Mapping[Key, int] = field(default_factory=dict)
@@ -113,6 +115,9 @@ class Known:
 
     def came_of_age(self) -> Collection[Key]:
         return self.aged
+
+    def of_age(self) -> Collection[Key]:
+        return self.first
 
     def preemptions_in_a_row(self) -> Mapping[Key, int]:
         return self.in_a_row

@@ -116,6 +116,51 @@ def the_declared_order_is_kept(moment: Moment) -> Violation | None:
     return None
 
 
+def who_came_of_age_stays_first(moment: Moment) -> Violation | None:
+    """SC-8: while one waits that was overtaken as often as stated before this plan, nobody enters that came later, whatever
+    befell it since: preempted, begun anew, or without a slot for its adapter. A lost plan's second try comes first.
+
+    Source: `Sequence.is_aged` in engine_under_test/sequence.py; vllm #25538 (whoever was put out began at the end again).
+    """
+    first = moment.facts.of_age()
+    if not first:
+        return None
+    loading = {row[:3] for row in moment.after.loading}
+    stayed = {_key(s) for s in moment.before.waiting}.intersection(first, map(_key, moment.after.waiting)) - loading
+    if not stayed:
+        return None
+    place = {key: number for number, key in enumerate(moment.facts.live())}
+    left, excused = {_key(s) for s in moment.after.waiting}, {*moment.facts.retried, *moment.facts.perhaps_retried}
+    for s in moment.before.waiting:
+        key = _key(s)
+        if key not in left and key in moment.view.after.by_choice and key in place and key not in excused:
+            passed = [other for other in stayed if place[other] < place[key] and other[::2] != key[::2]]
+            if passed:
+                return violation(
+                    "SC-8", row_named(s.row_id), f"planned before request {passed[0][0]}", "that one first: of age"
+                )
+    return None
+
+
+def what_victims_gave_up_is_for_those_who_run(moment: Moment) -> Violation | None:
+    """SC-9: nobody enters with a plan for which somebody was preempted.
+
+    Source: `View.may_admit` in engine_under_test/scheduling/scheduler.py; vllm #25538 (who was put out came back on what it had
+    given up).
+    """
+    step = moment.planned
+    assert step is not None
+    if not step.preempted:
+        return None
+    running = {_key(s) for s in moment.before.running}
+    running.difference_update([row[:3] for row in step.preempted])
+    began = [row for row in moment.view.planned.rows if row[:3] not in running]
+    if began:
+        found = f"entered with the plan for which {row_named(step.preempted[0])} was preempted"
+        return violation("SC-9", row_named(began[0]), found, "what was given up is for those who run")
+    return None
+
+
 def _key(s: SequenceSnapshot) -> ChoiceKey:
     return (s.request_id, s.choice, s.incarnation)
 
@@ -158,4 +203,13 @@ PREDICATES: Final[tuple[Predicate, ...]] = (
         is_observable=lambda caps: caps.preemption_bound is not None,
     ),
     predicate("SC-8", the_declared_order_is_kept, Happening.PLANNED, is_observable=_by_priority),
+    predicate("SC-8", who_came_of_age_stays_first, Happening.PLANNED, is_observable=_by_priority),
+    predicate(
+        "SC-9",
+        what_victims_gave_up_is_for_those_who_run,
+        Happening.PLANNED,
+        needs=("planned",),
+        is_observable=lambda caps: caps.is_closed_behind_victims,
+        only_with=("preempted rows",),
+    ),
 )

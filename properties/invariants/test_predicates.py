@@ -51,6 +51,12 @@ def _with_media(entry: PrefixEntry) -> PrefixEntry:
     return PrefixEntry(entry.key, entry.namespace, entry.parent, entry.tokens, (("cat", 0, 1),))
 
 
+def _of_age(known: Any) -> Any:
+    """The urgent one that waits came first, and is of age."""
+    urgent = ("u", 0, 2)
+    return replace(known, first=frozenset({urgent}), choices={urgent: known.choices[urgent], **known.choices})
+
+
 _LOST = tuple((name, choice, 1) for name in "acbxy" for choice in (0, 1))
 _THREE_SLOTS = (Adapter("lora", 1), Adapter("lora", 2), None)
 
@@ -339,6 +345,14 @@ BAD = (
         lambda _none: (GOOD["planned"].planned,),
     ),
     Bad("the_declared_order_is_kept", "the more urgent one waits on", "by priority", ("facts", "aged"), frozenset()),
+    Bad("who_came_of_age_stays_first", "the urgent one is of age", "by priority", ("facts",), _of_age),
+    Bad(
+        "what_victims_gave_up_is_for_those_who_run",
+        "c/0 enters",
+        "preempting",
+        ("before", "running"),
+        lambda rows: (rows[0], rows[2]),
+    ),
     Bad("beginnings_take_what_can_be_found", "b finds one block", "planned", (*_PLAN, "hit_blocks", 3), (12,)),
     Bad(
         "a_lost_plan_is_tried_again_by_half",
