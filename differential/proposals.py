@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import cycle, islice
 from typing import Any, Final
 
 import numpy as np
@@ -52,6 +53,9 @@ _RUNS: Final = {Profile.QUICK: 1, Profile.PR: 4, Profile.NIGHTLY: 100}  # of the
 _PROMISES: Final = {Profile.QUICK: 9, Profile.PR: 4, Profile.NIGHTLY: 1}  # each n-th of those that take long
 _WORLDS: Final = range(1, 9)  # seeds of the worlds in which the controller has promised; it draws nothing itself
 _TURNS, _MOST, _BLOCKS, _BLOCK = 24, 3, 60, 4
+_ANEW: Final = 7  # in each turn of this number somebody begins anew
+_DEPTHS: Final = (1, 2, 0, 1)  # of the runs, in turn
+_PLANS: Final = 24  # that a controller must be told of before requests stop coming
 _ASKING_S: Final = 0.25
 _SHAPE: Final = LlamaConfig(48, 24, 2, 2, 1, 12, 32)
 FLOORS: Final = {  # for each walk, thousand texts, or run
@@ -98,7 +102,9 @@ class _Judge:
         for turn in range(_TURNS):
             while len(rows) < 3 + turn % 3:
                 rows.append(_new_row(chance, turn * 10 + len(rows)))
-            asked = [row for row in rows if chance.random() < 0.8]
+            asked = [row for row in rows if chance.random() < 0.8] or rows[:1]
+            if turn % 2 and len(asked) == len(rows):  # in every other turn somebody skips it, whatever the seed
+                asked.remove(chance.choice(asked))
             self.reached["rows that skipped a turn"] += len(rows) - len(asked)
             asks = [Ask(row.row, tuple(row.tokens), row.params, chance.randint(0, 4), len(row.prompt)) for row in asked]
             try:
@@ -109,8 +115,9 @@ class _Judge:
             found = self._proposed(asked, asks, told, laws_behind)
             if found is not None:
                 return found
+            anew = asked[0] if turn % _ANEW == _ANEW - 1 else None
             for row, (drafts, _laws) in zip(asked, told, strict=True):
-                self._go_on(model, row, drafts, chance)
+                self._go_on(model, row, drafts, chance, is_anew=row is anew)
             for row in [row for row in rows if chance.random() < 0.06 or len(row.tokens) > 26]:
                 model.repair((Repair(row.row, 0, 0),))
                 rows.remove(row)
@@ -121,9 +128,9 @@ class _Judge:
             return violation("SC-11", "a draft model whose rows have all ended", f"{left} kept", "nothing")
         return None
 
-    def _go_on(self, model: DraftModel, row: _Row, drafts: Sequence[int], chance: random.Random) -> None:
+    def _go_on(self, model: DraftModel, row: _Row, drafts: Sequence[int], chance: random.Random, *, is_anew: bool) -> None:
         """As behind a landing: some drafts stand, another token follows, and mostly it is told; or it begins anew."""
-        if chance.random() < 0.06:
+        if is_anew or chance.random() < 0.06:
             model.repair((Repair(row.row, 0, 0),))
             row.row = row.row._replace(epoch=row.row.epoch + 1)
             self.reached["rows begun anew"] += 1
@@ -198,10 +205,9 @@ class _Judge:
 
     # An engine with a controller
 
-    def paced(self, chance: random.Random) -> Violation | None:
+    def paced(self, chance: random.Random, depth: int) -> Violation | None:
         """Requests served; what the controller was told of each plan, against what clock and engine say."""
         clock = HandClock()
-        depth = chance.choice((0, 1, 1, 2))
         config = EngineConfig(
             num_blocks=chance.choice((16, 40)), block_size=4, vocab_size=16, max_num_seqs=4, max_plans_in_flight=depth + 1
         )
@@ -211,12 +217,14 @@ class _Judge:
         drafting = Drafting(proposer, controller=controller, clock=clock)
         engine = Engine(config, runner, clock=clock, drafting=drafting)
         controller.engine = engine
-        for number in range(9):
-            prompt = tuple(chance.choices(range(16), k=chance.randint(2, 8)))
-            engine.submit(Request(f"r{number}", prompt, SamplingParams(max_tokens=chance.randint(4, 14))))
+        names = iter([f"r{number}" for number in range(45)])
         for _ in range(400):
             if not engine.has_work:
-                break
+                if len(controller.told) >= _PLANS:
+                    break
+                for name in islice(names, 9):  # more than have a seat
+                    prompt = tuple(chance.choices(range(16), k=chance.randint(2, 8)))
+                    engine.submit(Request(name, prompt, SamplingParams(max_tokens=chance.randint(4, 14))))
             engine.step()
         self.reached["plans told to a controller"] += len(controller.told)
         self.reached["plans behind others"] += runner.num_behind
@@ -375,11 +383,11 @@ def _run(context: SuiteContext, judge: _Judge) -> tuple[Failure | None, int]:
     def chance(kind: str, number: int) -> random.Random:
         return random.Random(f"{SUITE_ID} {context.seed} {kind} {number}")
 
+    depths = cycle(_DEPTHS)
     tries: list[Callable[[], Violation | None]] = []
-    for kind, check, work in (
-        ("text", judge.lookup, _TEXTS), ("walk", judge.draft_model, _WALKS), ("run", judge.paced, _RUNS)
-    ):  # fmt: skip
-        tries += [partial(check, chance(kind, number)) for number in range(work[profile])]
+    tries += [partial(judge.lookup, chance("text", number)) for number in range(_TEXTS[profile])]
+    tries += [partial(judge.draft_model, chance("walk", number)) for number in range(_WALKS[profile])]
+    tries += [partial(judge.paced, chance("run", number), next(depths)) for number in range(_RUNS[profile])]
     worlds = _WORLDS if profile is Profile.NIGHTLY else (_WORLDS[context.seed % len(_WORLDS)],)
     made = [promise for world in worlds for promise in promises(world)]
     kept = [each for number, each in enumerate(made) if not each.is_long or number % stride == context.seed % stride]
