@@ -243,6 +243,7 @@ class _Gguf:
     flags: Mapping[str, bool] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     has_eot: bool = False
+    edit: Callable[[gguf.GGUFWriter], None] | None = None  # the last word before it is written
 
     def __call__(self, folder: Path, seed: int) -> Path:
         known = vocabulary(seed, has_outside=False)
@@ -259,9 +260,14 @@ class _Gguf:
             _weights(shape, seed),
             {"": self.kind},
             without=self.without,
-            edit=lambda writer: self._add_tokenizer(writer, known),
+            edit=lambda writer: self._add_the_rest(writer, known),
             has_tokenizer=False,
         )
+
+    def _add_the_rest(self, writer: gguf.GGUFWriter, known: Vocabulary) -> None:
+        self._add_tokenizer(writer, known)
+        if self.edit is not None:
+            self.edit(writer)
 
     def _add_tokenizer(self, writer: gguf.GGUFWriter, known: Vocabulary) -> None:
         writer.add_tokenizer_model("gpt2")
@@ -309,3 +315,5 @@ _GGUFS = (
     ),
 )
 MODELS = (*_FOLDERS, *_GGUFS)
+FOLDER = _Folder(_of_gpt2, torch.float32, _UNTIED, config={"rope_theta": "theta", "eos_token_id": EOT})  # sound, plain ones
+GGUF = _Gguf(pre="smollm", flags={"add_bos_token": False})

@@ -13,12 +13,13 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
+from differential.hf_oracle import state_of
 from differential.made_files import MODELS, Made
 from differential.made_texts import conversations, halves, texts
 from differential.published import (
@@ -37,25 +38,31 @@ from differential.published import (
     weights_differ,
 )
 from differential.reference import reference_logits
+from differential.strange_files import STRANGE, Strange
 from differential.threads import one_thread
 from differential.trials import Tally
 from engine_under_test.errors import BadInput
 from engine_under_test.model.load import load_weights
+from engine_under_test.model.safetensors_file import save_llama
 from engine_under_test.model.tokenizer import Tokenizer, load_tokenizer
+from engine_under_test.model.tokenizer_files import save_tokenizer
 from engine_under_test.model.weights import LlamaWeights
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
 from properties.verdict import Violation
 
 SUITE_ID = "made-models"
+SAVED, STRANGE_FILES = "as written and read again", "strange files, refused or computed as they mean"
 OWN, LOGITS = "as the engine promises: chats, ends, texts", "as published: rows of logits"
 _ROUNDS = {Profile.QUICK: 1, Profile.PR: 1, Profile.NIGHTLY: 12}
 _NUM_TEXTS = {Profile.QUICK: 40, Profile.PR: 60, Profile.NIGHTLY: 300}
 _SHARE = 1e-4  # of the spread of a row: float32 in another order
-_FLOORS = {TENSORS: 12, FIELDS: 15, TOKENS: 300, TEXTS: 200, CHATS: 17, OWN: 50, LOGITS: 40}
+_FLOORS = {TENSORS: 12, FIELDS: 15, TOKENS: 300, TEXTS: 200, CHATS: 17, OWN: 50, LOGITS: 40, SAVED: 20}
 Read = Callable[[Path], Published]
 
 
-def check_made_models(context: SuiteContext, models: Sequence[Made] = MODELS) -> CheckResult:
+def check_made_models(
+    context: SuiteContext, models: Sequence[Made] = MODELS, strange: Sequence[Strange] = STRANGE
+) -> CheckResult:
     """The suite: every model, as often as the profile says, up to the first difference."""
     tally = Tally(SUITE_ID, context.seed)
     total = _ROUNDS[context.profile] * len(models)
@@ -68,6 +75,14 @@ def check_made_models(context: SuiteContext, models: Sequence[Made] = MODELS) ->
                 tally.failures = (Failure(found, f"{SUITE_ID}#{context.seed:#x}", again),)
                 break
             context.progress(number + 1, total)
+        for each in () if tally.failures else strange:
+            found = _strange_apart(each, context.seed % 2**31)
+            tally.evaluations["SE-1"] += 1
+            tally.reached[STRANGE_FILES] += 1
+            if found is not None:
+                again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}
+                tally.failures = (Failure(found, f"{SUITE_ID}#{context.seed:#x}", again),)
+                break
     compared = sum(tally.reached.values())
     return tally.result(f"{len(models)} kinds of files, each made {_ROUNDS[context.profile]}x; {compared:,} comparisons")
 
@@ -84,6 +99,9 @@ def _judged(tally: Tally, made: Made, seed: int, num_texts: int) -> Violation | 
                 "SE-1", "a sound file is loaded", made.name, f"a refusal: {error}", "a model, as transformers reads"
             )
         found, compared = _compared(made, weights, tokenizer, theirs, seed, num_texts)
+        for saved in _saved_apart(Path(folder), weights, tokenizer, seed) if found is None else ():
+            compared[SAVED] += 1
+            found = found or saved
     tally.examples += 1
     tally.ops += compared.total()
     tally.reached.update(compared)
@@ -110,6 +128,43 @@ def _compared(
             if found is not None:
                 return found, done.compared
     return done.violation, done.compared
+
+
+def _saved_apart(folder: Path, weights: LlamaWeights, tokenizer: Tokenizer, seed: int) -> Iterator[Violation | None]:
+    """What is written as a folder is the model that was read: its fields, tensors, ends and tokens."""
+    written = folder / "written"
+    save_llama(weights, written)
+    save_tokenizer(tokenizer, written)
+    again, speller = load_weights(written, weights.embedding.dtype), load_tokenizer(written)
+    kept, told = asdict(again.config), asdict(weights.config)
+    for name in told:
+        yield None if kept[name] == told[name] else weights_differ(f"{name}, written", repr(kept[name]), repr(told[name]))
+    before, behind = state_of(weights), state_of(again)
+    for name in sorted(before.keys() | behind.keys()):
+        same = name in before and name in behind and torch.equal(before[name], behind[name])
+        yield None if same else weights_differ(f"tensor {name}, written", "another one, or none", "as it was read")
+    yield ids_differ("tokens that end an answer, written", speller.stop_token_ids, tokenizer.stop_token_ids)
+    for name, text in texts(seed, 5):
+        yield ids_differ(f"{name}, by what was written", speller.encode(text), tokenizer.encode(text))
+
+
+def _strange_apart(strange: Strange, seed: int) -> Violation | None:
+    """A file that means what this engine does not compute is refused in a sentence, or computed as it means."""
+    with TemporaryDirectory() as folder:
+        path = strange.write(Path(folder), seed)
+        said = "a model file that means another model is refused"
+        try:
+            weights, _tokenizer = load_weights(path), load_tokenizer(path)
+        except BadInput:
+            return None
+        except Exception as error:  # whatever it is: nobody is told what to do
+            return Violation("SE-1", said, strange.name, f"{type(error).__name__}: {error}"[:200], "a refusal in a sentence")
+        if not strange.may_load:
+            return Violation("SE-1", said, strange.name, "loaded", "a refusal in a sentence")
+        for found in _logits_apart(weights, read_folder(path), seed):
+            if found is not None:
+                return replace(found, subject=f"{strange.name}: {found.subject}")
+    return None
 
 
 def _begun_with(begin: str, theirs: Published) -> Callable[[str], Sequence[int]]:

@@ -9,6 +9,7 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +21,11 @@ from gguf import GGUFReader, GGUFValueType, ReaderTensor, dequantize
 from engine_under_test.errors import BadInput, ConfigError
 from engine_under_test.model.weights import LayerWeights, LlamaConfig, LlamaWeights
 
+# What else changes a model where it is said, and what leaves it as it is: a factor needs no type of scaling beside it.
+_PLAIN: Mapping[str, tuple[float, ...]] = {
+    "rope.scaling.factor": (0.0, 1.0), "rope.scale_linear": (0.0, 1.0), "attention.scale": (0.0,), "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0), "embedding_scale": (0.0, 1.0), "expert_count": (0,),
+}  # fmt: skip
 Value = TypeVar("Value")
 
 MAGIC = b"GGUF"
@@ -139,6 +145,9 @@ def llama_config(file: GgufFile) -> LlamaConfig:
         raise BadInput(
             f"rotary positions must not be scaled, found {scaling or 'rope_freqs.weight'!r} in {file.path}; use another model"
         )
+    for name, plain in _PLAIN.items():
+        if (said := file.find(f"llama.{name}", type(plain[0]))) is not None and said not in plain:
+            raise BadInput(f"llama.{name} must be {plain[-1]:g} or left out, found {said:g} in {file.path}; use another model")
     heads, hidden = file.get("llama.attention.head_count", int), file.get("llama.embedding_length", int)
     kv_heads = file.find("llama.attention.head_count_kv", int)
     head_size = file.find("llama.attention.key_length", int) or hidden // max(heads, 1)
