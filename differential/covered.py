@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -24,7 +24,7 @@ import torch
 
 from differential.adapted_world import merged
 from differential.compare import Emitted, endings, tolerance_of
-from differential.covering import Row, array, ranks_of, uncovered
+from differential.covering import REMOTE, Row, array, ranks_of, uncovered
 from differential.error_budget import Ledger
 from differential.preempting import PreemptingScheduler
 from differential.reached import count_event
@@ -32,10 +32,14 @@ from differential.reference import reference_logits
 from differential.said import Said, Users, continuing
 from differential.threads import one_thread
 from differential.uniformity import uniform_statistic
+from engine_under_test.book import Book
 from engine_under_test.config import EngineConfig
+from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.rank_config import Patience, RandomLlama, RankConfig
 from engine_under_test.distributed.rank_processes import Launcher, Processes
 from engine_under_test.distributed.ranks import Ranks
+from engine_under_test.distributed.store_pool import StorePool
+from engine_under_test.distributed.store_session import StoreShelf
 from engine_under_test.drafting import Drafting
 from engine_under_test.engine import Engine
 from engine_under_test.errors import RankLost
@@ -43,16 +47,21 @@ from engine_under_test.events import Event, EventKind
 from engine_under_test.execution.adapter_slots import AdapterLibrary
 from engine_under_test.execution.runner import Runner
 from engine_under_test.execution.transformer import TransformerRunner
+from engine_under_test.kv.transaction import KvTransaction
 from engine_under_test.model.lora import LoraWeights, random_lora
 from engine_under_test.model.weights import LlamaConfig, LlamaWeights, tiny_random
+from engine_under_test.remote import RemotePrefixes
 from engine_under_test.sampling.draft_model import DraftModel
 from engine_under_test.sampling.grammar import CompiledGrammars
 from engine_under_test.sampling.proposers import PromptLookup, Scripted
 from engine_under_test.types import Adapter, History, Request, SamplingParams
 from models.law_of_adjustments import adjusted, steps_of
 from models.law_of_filters import Address, kept, masked, next_token
+from models.remote_side import PromptLink
 from properties.grammar_cases import CASES, STOPS, TEXTS, VOCAB_SIZE
 from properties.invariants.predicate import violation
+from properties.kv_sizes import engine_end, store_end
+from properties.kv_world import HandClock
 from properties.suite import CheckResult, Failure, Profile, SuiteContext
 from properties.verdict import Verdict, Violation, verdict_of
 
@@ -131,6 +140,8 @@ class Case:
         engine = self._engine(runner, [*waves[0], *waves[1]], plain=plain)
         users = Users(engine)
         for wave in waves:
+            if self.row.ranks == REMOTE:
+                engine.reset_cache()  # what the second wave finds lies in the pool alone
             for request in wave:
                 users.ask(request)
             turns = 0
@@ -168,7 +179,26 @@ class Case:
         )  # fmt: skip
         scheduler = PreemptingScheduler(requests, (1, 4)) if row.preemption == "preempted" else None
         drafting = None if plain else self._drafting()
-        return Engine(config, runner, observer=self._observe, scheduler=scheduler, drafting=drafting, grammars=self.grammars)
+        remote = self._remote(runner) if row.ranks == REMOTE and not plain else None
+        return Engine(
+            config,
+            runner,
+            observer=self._observe,
+            scheduler=scheduler,
+            remote=remote,
+            drafting=drafting,
+            grammars=self.grammars,
+        )
+
+    def _remote(self, runner: Runner) -> Callable[[KvTransaction, Book], RemotePrefixes]:
+        """A pool that has room for all blocks, behind a link on which nothing befalls."""
+        assert isinstance(runner, TransformerRunner)  # no row splits one over ranks and has a pool
+        clock, size = HandClock(), runner.block_bytes
+        shelf = StoreShelf(StorePool(_BLOCKS * size), b"the covered pool", store_end(size))
+        link, ends = PromptLink(shelf, clock), engine_end(size)
+        return lambda kv, book: RemotePrefixes(
+            kv, book, runner, lambda pages: Connector(ends, pages, link, clock, b"a covered engine"), b"floats", self._observe
+        )
 
     def _drafting(self) -> Drafting | None:
         kind = self.row.speculation
@@ -187,6 +217,8 @@ class Case:
         count_event(self.reached, event)
         if event.kind is EventKind.EMITTED:
             self.reached["steps with drafts that stood"] += event.tokens > 1
+        elif event.kind is EventKind.LOADED:
+            self.reached["blocks from the pool"] += len(event.blocks)
 
     def judge(self, said: Said, chance: np.random.Generator, numbers: list[float]) -> Violation | None:
         """The first token that is not the law's; of those that no seed decides, where they stand in their law is noted."""
@@ -246,7 +278,7 @@ def _judged(case: Case, chance: np.random.Generator, numbers: list[float]) -> It
     except RankLost as lost:
         yield violation("DI-1", ", ".join(case.row), str(lost), "ranks that agree to the end")
         return
-    case.reached["rows on ranks"] += case.row.ranks != "one runner"
+    case.reached["rows on ranks"] += bool(ranks_of(case.row.ranks))
     for each in said:
         if (found := case.judge(each, chance, numbers)) is not None:
             yield found
@@ -287,7 +319,7 @@ def check_covered(context: SuiteContext) -> CheckResult:
             broken.append(Violation("ST-1", "speculation is lossless", null, told, f"p of at least {alpha:.0e}"))
     names = (
         "preempted", "tokens from the cache", "forked", "steps with drafts that stood", "tokens that a seed decides",
-        "rows on ranks",
+        "rows on ranks", "blocks from the pool",
     )  # fmt: skip
     missed = [f"{name}: 0" for name in names if not reached[name]]
     return CheckResult(

@@ -28,6 +28,7 @@ class Row(NamedTuple):
     ranks: str
 
 
+REMOTE = "one runner before a remote pool"
 FACTORS: Mapping[str, tuple[str, ...]] = {
     "cache": ("no cache", "cached"),
     "chunks": ("whole prompts", "chunks"),
@@ -39,7 +40,7 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "options": ("greedy", "sampled", "filtered", "penalised"),
     "grammar": ("free", "choices", "a repetition"),
     "adapter": ("no adapter", "one adapter", "two adapters"),
-    "ranks": ("one runner", "1 rank", "2 ranks", "4 ranks"),
+    "ranks": ("one runner", REMOTE, "1 rank", "2 ranks", "4 ranks"),
 }
 MOST_RANKS = 4
 
@@ -64,7 +65,7 @@ def uncovered(rows: list[Row], most_ranks: int = MOST_RANKS) -> list[tuple[tuple
 
 def ranks_of(value: str) -> int:
     """How many ranks a value of that factor means; 0 for a runner in the engine's own process."""
-    return 0 if value == "one runner" else int(value[0])
+    return 0 if value.startswith("one runner") else int(value[0])
 
 
 def _factors(most_ranks: int) -> Mapping[str, tuple[str, ...]]:

@@ -29,8 +29,29 @@ _CELL_BYTES: Final = 16  # a fingerprint of two words
 _ROUNDS: Final = 64  # of messages there and back within one poll, at most
 
 
-class _Link(KvLink):
+class PromptLink(KvLink):
     """Connects by itself, and lets arrive in each `poll` what was sent before it."""
+
+    def poll(self) -> None:
+        self.connect()
+        self.tick_store()
+        for _ in range(_ROUNDS):
+            self.run_store()
+            lanes = self.lanes
+            if not lanes:
+                return
+            for lane in lanes:
+                self.deliver(lane, self.fate_of(lane))
+                if self.session is None:  # the store ended the connection
+                    return
+
+    def fate_of(self, _lane: Lane) -> Fate:
+        """Of its next message."""
+        return Fate.ARRIVES
+
+
+class _Link(PromptLink):
+    """One that does as it is told."""
 
     def __init__(self, shelf: StoreShelf, clock: Clock) -> None:
         super().__init__(shelf, clock)
@@ -54,21 +75,10 @@ class _Link(KvLink):
         return found
 
     def poll(self) -> None:
-        if self.is_stalled:
-            return
-        self.connect()
-        self.tick_store()
-        for _ in range(_ROUNDS):
-            self.run_store()
-            lanes = self.lanes
-            if not lanes:
-                return
-            for lane in lanes:
-                self.deliver(lane, self._fate_of(lane))
-                if self.session is None:  # the store ended the connection
-                    return
+        if not self.is_stalled:
+            super().poll()
 
-    def _fate_of(self, lane: Lane) -> Fate:
+    def fate_of(self, lane: Lane) -> Fate:
         if self.next_fate is Fate.ARRIVES or lane in self._struck or not lane[1]:
             return Fate.ARRIVES
         self._struck.add(lane)
