@@ -82,9 +82,8 @@ def test_everything_at_once_is_the_reference_on_ranks(row: Row, grammars: Compil
 
 
 def test_another_token_is_found(grammars: CompiledGrammars, processes: Processes) -> None:
-    row = next(
-        row for row in array() if row.speculation == "scripted drafts" and row.options == "sampled" and row.grammar == "free"
-    )
+    row = next(row for row in array() if row.speculation == "scripted drafts" and row.options == "sampled")
+    row = row._replace(grammar="free")
     case = Case(row, 5, grammars, processes)
     said = next(each for each in case.serve() if len(each.tokens) > 4)
     chance = np.random.default_rng(1)

@@ -25,7 +25,7 @@ from typing import Protocol
 
 from engine_under_test.clock import SystemClock
 from engine_under_test.config import EngineConfig
-from engine_under_test.errors import RunnerError
+from engine_under_test.errors import ProtocolError, RunnerError
 from engine_under_test.sampling.controller import Conditions, Seconds, Trial, WidthController
 from engine_under_test.sampling.noise import PhiloxNoise
 from engine_under_test.sampling.speculation import Ask, Proposal, Proposer, Repair, check_proposal
@@ -129,7 +129,9 @@ class Drafting:
             seqs[number].was_asked = True
         try:
             proposal = self._propose(asks) if self._pace is None else self._pace.timed(partial(self._propose, asks))
-        except RunnerError:  # drafts are never needed: these states of the rows go on without
+        except ProtocolError:  # a proposer that breaks its contract
+            raise
+        except Exception:  # drafts are never needed, whatever its device has failed in: these states of the rows go on without
             self.num_failed += 1
             return
         end = 0

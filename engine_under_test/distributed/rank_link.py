@@ -7,12 +7,12 @@ the handshake of whoever connected them.
 from __future__ import annotations
 
 import pickle
-import select
 import socket
 import struct
 import threading
 
 from engine_under_test.errors import AssayError
+from engine_under_test.readiness import is_ready
 
 _HEAD = struct.Struct("<I")
 _PIECE = 1 << 18
@@ -89,15 +89,14 @@ class Link:
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Returns when something has come, when what is unsent can be sent, or after that time."""
-        wanted = [self._end] if self._out else []
-        select.select([self._end], wanted, [], timeout_s)
+        is_ready(self._end, self._end if self._out else None, timeout_s)
         self.flush()
 
     def send(self, message: object) -> None:
         """Returns when the peer's side of the connection has all of it."""
         self.post(message)
         while self._out and not self.is_ended:
-            select.select([], [self._end], [])
+            is_ready(to_write=self._end)
             self.flush()
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from typing import IO, Protocol
 
 from engine_under_test.distributed.rank_link import Link
 from engine_under_test.errors import AssayError
+from engine_under_test.readiness import is_ready
 
 BIRTH_S = 180.0  # the nursery loads torch first, on a machine that may be busy
 _BURIAL_S = 10.0
@@ -134,7 +134,7 @@ class Processes:
             return None
         with contextlib.suppress(OSError):
             while pid not in self._exits:
-                if b"\n" not in self._heard and not select.select([self._socket], [], [], timeout_s)[0]:
+                if b"\n" not in self._heard and not is_ready(self._socket, timeout_s=timeout_s):
                     break
                 _, other, *rest = self._line()
                 self._exits[int(other)] = int(rest[0])
@@ -176,7 +176,7 @@ class LocalProcess:
         return f"process {self.pid}"
 
     def has_ended(self) -> bool:
-        return self._pidfd is None or bool(select.select([self._pidfd], [], [], 0)[0])
+        return self._pidfd is None or is_ready(self._pidfd, timeout_s=0)
 
     def kill(self) -> None:
         """See `RankProcess`; by its descriptor, which never names another process."""
@@ -186,7 +186,7 @@ class LocalProcess:
 
     def how_it_ended(self, timeout_s: float) -> str:
         """See `RankProcess`."""
-        if self._pidfd is not None and not select.select([self._pidfd], [], [], timeout_s)[0]:
+        if self._pidfd is not None and not is_ready(self._pidfd, timeout_s=timeout_s):
             return ""
         status = self._owner.exit_of(self.pid, timeout_s)
         if status is None:

@@ -6,7 +6,6 @@ Owns one socket at a time, its framing, and when to connect again. Knows no mess
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import Final
 
 from engine_under_test.distributed.frames import FrameReader, FrameWriter
 from engine_under_test.errors import BadInput, ProtocolError
+from engine_under_test.readiness import is_ready
 from engine_under_test.seams import Clock
 
 _CHUNK: Final = 1 << 18
@@ -123,10 +123,10 @@ class TcpTransport:
     def wait(self, timeout_s: float) -> None:
         """Returns when the socket has something to do, or after the time: for whoever has nothing else to do."""
         if self._socket is None:
-            select.select((), (), (), min(timeout_s, max(self._retry_at - self._clock.now(), 0.0)))
+            is_ready(timeout_s=min(timeout_s, max(self._retry_at - self._clock.now(), 0.0)))
             return
         wants_to_write = bool(self._out) or not self._is_connected
-        select.select((self._socket,), (self._socket,) if wants_to_write else (), (), timeout_s)
+        is_ready(self._socket, self._socket if wants_to_write else None, timeout_s)
 
     def _begin_to_connect(self) -> None:
         try:
@@ -147,7 +147,7 @@ class TcpTransport:
 
     def _finish_to_connect(self) -> None:
         assert self._socket is not None  # begun
-        if not select.select((), (self._socket,), (), 0)[1]:
+        if not is_ready(to_write=self._socket, timeout_s=0):
             if self._clock.now() >= self._connect_ends:
                 self.close(f"no connection within {self.config.connect_s} s")
             return

@@ -10,6 +10,7 @@ standard library and `llguidance`, nothing of this project.
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import re
@@ -162,9 +163,11 @@ def _line_of(process: subprocess.Popen[bytes], wall_s: float) -> bytes:
     assert process.stdout is not None
     stdout: IO[bytes] = process.stdout
     ends_at = time.monotonic() + wall_s
+    waiting = select.poll()  # takes descriptors of any number, which `select.select` does not
+    waiting.register(stdout, select.POLLIN)
     line = b""
     while not line.endswith(b"\n"):
-        ready, _, _ = select.select([stdout], [], [], max(ends_at - time.monotonic(), 0))
+        ready = waiting.poll(math.ceil(max(ends_at - time.monotonic(), 0) * 1000))
         piece = os.read(stdout.fileno(), 4096) if ready else b""
         if not piece:
             break

@@ -112,11 +112,13 @@ def _refuse_types(request: Request, config: EngineConfig) -> Refusal | None:
         ("cache_salt", request.cache_salt, _is_text(request.cache_salt), "a text"),
         ("adapter", request.adapter, _is_adapter(request.adapter), "None or an `Adapter` with a name and a number"),
         ("media", request.media, _is_media(request.media), "a tuple of `Media`, each with a text as digest and two integers"),
-        ("grammar", sampling.grammar, _is_grammar(sampling.grammar), "None or a `GrammarSpec` of texts"),
     )
     for name, found, is_good, expected in checks:
         if not is_good:
             return _no_value(name, found, expected)
+    if not _is_grammar(sampling.grammar):
+        what = f"found {sampling.grammar!r}; correct it and send again"
+        return RefusalReason.GRAMMAR, f"a grammar must be a `GrammarSpec` of texts, {what}"
     return None
 
 
