@@ -5,6 +5,8 @@ Like `models.scenarios`, whose words they use; `models.stories` says in how many
 
 from __future__ import annotations
 
+from typing import Any
+
 from engine_under_test.types import Adapter
 from models.reach import Reach
 from models.scenarios import DRAIN, HOLD, LET_GO, PLAN, POLL, RESTART, ROLLBACK, STEP, Scenario, abort, add, land, spec
@@ -226,7 +228,12 @@ def of_age_for_good(block_size: int) -> Scenario:
         *(add("two", 3, 8, priority=2, leaves_at=0, variant=1, adapter=Adapter("x", 1)), STEP),
         *(add("urgent", 3, 8, priority=0, leaves_at=0, variant=2), STEP, RESTART, STEP, RESTART, STEP, STEP, DRAIN),
     )
-    bounds = {"max_overtakes": 1, "max_adapter_overtakes": 1, "max_active_adapters": 1, "adapters": [["x", 1], ["y", 1]]}
+    bounds: dict[str, Any] = {
+        "max_overtakes": 1,
+        "max_adapter_overtakes": 1,
+        "max_active_adapters": 1,
+        "adapters": [["x", 1], ["y", 1]],
+    }
     return Scenario(f"of-age-for-good-{block_size}", spec(64, block_size, order="priority", **bounds), ops)
 
 

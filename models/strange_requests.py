@@ -1,9 +1,10 @@
 """The suite `strange-requests`: in each field of a request what does not belong there, and requests that are well written but
-can not go on, beside guests that must not notice.
+can not go on, beside guests that must not notice; and requests at the edges of what an engine has room for.
 
 Owns the strange values, what each field may hold by its own annotation (whatever the engine's rules say), and what must follow:
 what is no value of its field is refused with a sentence and nothing of it is kept; what is let in comes to its end; guests say
-what they say alone (SE-2), and find as much of their prefix as before (KV-15). Never: whether a value in range is accepted.
+what they say alone (SE-2), and find as much of their prefix as before (KV-15); what fits is let in and served to its end. Never:
+whether another value in range is accepted.
 """
 
 from __future__ import annotations
@@ -41,7 +42,14 @@ from properties.verdict import Violation
 
 SUITE_ID: Final = "strange-requests"
 _STUCK: Final = {Profile.QUICK: 40, Profile.PR: 160, Profile.NIGHTLY: 4000}
-_FLOORS: Final = {"refused": 500, "let in": 100, "stuck, alone": 3, "stuck, beside others": 20}
+_FLOORS: Final = {
+    "sizes let in": 20,
+    "sizes refused": 20,
+    "refused": 500,
+    "let in": 100,
+    "stuck, alone": 3,
+    "stuck, beside others": 20,
+}
 _BLOCKS, _BLOCK = 64, 4
 _PROMPT: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3)
 _TURNS = 200
@@ -256,6 +264,33 @@ def run_stuck(stuck: Stuck) -> Table:
     return table
 
 
+_SEATS, _SLOTS, _STEP = 3, 32, 16
+_EDGES: Final = tuple(product((False, True), (1, _SEATS, _SEATS + 1), (1, _STEP, _STEP + 1, _SLOTS, _SLOTS + 1), (1, 2, _STEP)))
+
+
+def run_edge(chunking: bool, n: int, prompt_len: int, max_tokens: int) -> tuple[bool, Violation | None]:
+    """Whether a request of that size is let in by a small engine, and what is wrong: what fits is served, all else refused."""
+    config = EngineConfig(
+        num_blocks=_SLOTS // _BLOCK, block_size=_BLOCK, vocab_size=VOCAB_SIZE, max_tokens_per_step=_STEP, max_num_seqs=_SEATS,
+        max_plans_in_flight=2, chunking=chunking,
+    )  # fmt: skip
+    engine = Engine(config, FingerprintRunner(config.num_blocks, _BLOCK, VOCAB_SIZE))
+    prompt = tuple(number % VOCAB_SIZE for number in range(prompt_len))
+    is_in = engine.submit(Request("edge", prompt, SamplingParams(max_tokens=max_tokens, n=n, temperature=1.0))).is_accepted
+    slots = prompt_len + max_tokens - 1
+    fits_in = n <= _SEATS and slots <= _SLOTS and (chunking or slots <= _STEP)
+    ends = []
+    for _ in range(_TURNS):
+        if not engine.has_work:
+            break
+        engine.step()
+        ends += [each.finish_reason for each in engine.take_outputs() if each.finish_reason is not None]
+    found = f"{'let in' if is_in else 'refused'}, {len(ends)} ends{', and work left' * engine.has_work}"
+    expected = f"let in, {n} ends" if fits_in else "refused, 0 ends"
+    words = f"{n} choices of {prompt_len} + {max_tokens} tokens{'' if chunking else ' without chunks'}"
+    return is_in, None if found == expected else violation("SC-7", words, found, expected)
+
+
 def check_strange(context: SuiteContext) -> CheckResult:
     """The suite, up to the first violation."""
     sums, failure = Sums(), None
@@ -269,6 +304,13 @@ def check_strange(context: SuiteContext) -> CheckResult:
         if table.violation is not None:
             failure = Failure(table.violation, strange.words, again)
             break
+    for edge in _EDGES if failure is None else ():
+        sums.examples += 1
+        is_in, wrong = run_edge(*edge)
+        sums.reached["sizes let in" if is_in else "sizes refused"] += 1
+        sums.evaluations["SC-7"] += 1
+        if wrong is not None and failure is None:
+            failure = Failure(wrong, wrong.subject, again)
     tables = [table]
     while failure is None and number < total:
         context.progress(number, total)
