@@ -3,8 +3,8 @@ can not go on, beside guests that must not notice; and requests at the edges of 
 
 Owns the strange values, what each field may hold by its own annotation (whatever the engine's rules say), and what must follow:
 what is no value of its field is refused with a sentence and nothing of it is kept; what is let in comes to its end; guests say
-what they say alone (SE-2), and find as much of their prefix as before (KV-15); what fits is served. Never: whether another value
-in range is accepted.
+what they say alone (SE-2), and find as much of their prefix as before (KV-15); what fits is served. Never: whether some other
+value in range is accepted.
 """
 
 from __future__ import annotations
