@@ -127,11 +127,11 @@ class RemotePrefixes:
 
     def reset(self) -> None:
         """The cache was emptied: no load that was asked for before may become visible, and who waits may ask once more, as
-        whoever comes from now on."""
+        whoever comes from now on; so may who entered a plan that may still be lost, if it waits again."""
         for load in list(self._loads.values()):
             self.connector.abort(load.transfer)
             self._give_up(load)
-        for seq in self._view.waiting:
+        for seq in (*self._view.waiting, *self._view.running):
             seq.has_asked = False
 
     def restart(self) -> None:
