@@ -56,9 +56,9 @@ TRIALS = (
     trial(Setting("forked in 3", choices=3), {}, _FORKED),
     trial(Setting("depth 1", gap=1), {"max_plans_in_flight": 2}, {"tokens in flight": 10}),
     trial(
-        Setting("depth 2, in chunks of 11, preempted twice", preempts_at=(1, 2)),
+        Setting("depth 2, in chunks of 11, preempted 3 times", preempts_at=(0, 1, 2)),
         {"max_plans_in_flight": 3, **_chunked(11)},
-        {"tokens in flight": 10, "chunks": 3, "preempted": 10},
+        {"tokens in flight": 10, "chunks": 3, "preempted": 18},
     ),
     trial(Setting("no batching"), {"batching": False}, {"steps": 30}),
     trial(Setting("no chunking"), {"chunking": False, "max_tokens_per_step": 40}, {"prefills beside decodes": 1}),
@@ -127,6 +127,7 @@ _ASKING: Mapping[int, Mapping[str, Any]] = {
         "logprobs_mode": LogprobsMode.PROCESSED,
         "presence_penalty": -0.5,
     },
+    7: {"prompt_logprobs": 0},  # its prompt is preempted in the middle
     6: {"frequency_penalty": 2.0, "allowed_token_ids": _EVEN, "bad_words": tuple((token, token) for token in _EVEN)},
 }
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 import torch
 
 from differential.kernel_cases import KERNELS, Case, cases, moved_far, smaller
+from differential.kernel_verification import FLOORS, drafted_cases, wrong_verification
 from differential.threads import one_thread
 from engine_under_test.execution import kernels
 from engine_under_test.execution.attention import ATTENTIONS
@@ -54,6 +55,8 @@ def check_kernel_numbers(context: SuiteContext, told: Callable[[Profile], Iterab
                 break
             reached.update(_reached(case))
             context.progress(done, len(all_cases))
+        failures = failures or _of_verification(context, reached)
+    missed += [f"{name} {reached[name]} of {least}" for name, least in FLOORS.items() if reached[name] < least]
     return CheckResult(
         SUITE_ID,
         verdict_of(failures, missed),
@@ -61,10 +64,26 @@ def check_kernel_numbers(context: SuiteContext, told: Callable[[Profile], Iterab
         ops=reached["queries"],
         reached=dict(reached),
         missed=tuple(missed),
-        invariants={"SE-3": reached["queries"], "SE-4": reached["orders compared"], "KV-16": done},
+        invariants={
+            "SE-3": reached["queries"],
+            "SE-4": reached["orders compared"],
+            "KV-16": done,
+            "ST-1": reached["verifications compared"],
+        },
         failures=failures,
-        note=f"{done} layouts, {reached['queries']:,} queries, each kernel by itself under the interpreter",
+        note=f"{done} layouts, {reached['queries']:,} queries, each kernel by itself under the interpreter; "
+        f"{reached['verifications compared']} verifications as in torch, bit for bit",
     )
+
+
+def _of_verification(context: SuiteContext, reached: Counter[str]) -> tuple[Failure, ...]:
+    """The first case of drafts in which a kernel comes to something else than torch."""
+    for case in drafted_cases(context.profile):
+        found = wrong_verification(case, context.profile, context.seed, _in_order, reached)
+        if found is not None:
+            again = {"suite": SUITE_ID, "profile": context.profile.value, "seed": context.seed}
+            return (Failure(found, f"{SUITE_ID}#{context.seed:#x}", again),)
+    return ()
 
 
 def judge(case: Case, seed: int) -> Violation | None:

@@ -11,6 +11,7 @@ from differential.kernel_cases import GROUPS, Case, cases
 from differential.kernel_numbers import SUITE_ID, check_kernel_numbers
 from differential.suites import KERNEL_NUMBERS, SUITES
 from engine_under_test.execution import kernels
+from engine_under_test.execution.kernels import verify
 from properties.paged import PagedShape, of_lengths
 from properties.suite import Profile, SuiteContext
 from properties.verdict import Verdict
@@ -65,3 +66,13 @@ def test_the_night_meets_every_group_with_every_size() -> None:
 def test_the_suite_bears_the_name_that_it_reports() -> None:
     assert KERNEL_NUMBERS in SUITES
     assert KERNEL_NUMBERS.id == SUITE_ID
+
+
+def test_verification_by_the_kernels_is_that_in_torch_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = check_kernel_numbers(CONTEXT, lambda _profile: SMALL[:1])
+    assert (result.verdict, result.missed) == (Verdict.VALID, ())
+    assert result.reached["verifications compared"] == result.invariants["ST-1"] > 100
+    right = verify.recover_or_bonus
+    monkeypatch.setattr(verify, "recover_or_bonus", lambda *asked: right(*asked).clamp(max=1023))
+    violation = check_kernel_numbers(CONTEXT, lambda _profile: SMALL[:1]).failures[0].violation
+    assert (violation.invariant, violation.found) == ("ST-1", "the token behind them, row 2: 1023 by the kernel")

@@ -20,10 +20,13 @@ import torch
 import triton.runtime.interpreter as triton_interpreter
 
 from engine_under_test.execution import kernels
-from engine_under_test.execution.kernels import decode, prefill, store
+from engine_under_test.execution.kernels import decode, prefill, store, verify
 from properties.paged import Paged
 
-KERNELS = (store.store_kernel, decode.split_kernel, decode.reduce_kernel, prefill.prefill_kernel)
+KERNELS = (
+    store.store_kernel, decode.split_kernel, decode.reduce_kernel, prefill.prefill_kernel, verify.accept_kernel,
+    verify.race_kernel,
+)  # fmt: skip
 TOLERANCE = {torch.float32: (2e-5, 0.0), torch.bfloat16: (4e-3, 2**-6)}  # absolute, and of the result
 _OF_HEIGHT = 2**-20  # 8 units in the last place of a float32
 

@@ -7,6 +7,8 @@ from ci.mutants.mutant import Mutant
 _STEPS = "engine_under_test/sampling/adjustments.py"
 _TORCH = "engine_under_test/sampling/torch_sampler.py"
 _ASKED = "engine_under_test/execution/asked.py"
+_JOURNAL = "engine_under_test/journal.py"
+_SEQUENCE = "engine_under_test/sequence.py"
 _TOKEN_BY_TOKEN = ("sampler-law",)
 _SERVED = ("float-settings",)
 
@@ -203,5 +205,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "first_tokens(row, min(count, 20) if count < len(row) else count).tolist()]",
         "Of the alternatives that were asked for, twenty are told, without a word.",
         _TOKEN_BY_TOKEN,
+    ),
+    Mutant(
+        "prompt-logprobs-lost-by-a-preemption",
+        "vllm-prompt-logprobs-preempt",
+        "https://github.com/vllm-project/vllm/pull/41411",
+        _JOURNAL,
+        "if seq.prompt_logprobs and index == 0",
+        "if seq.prompt_logprobs and seq.epoch == 0 and index == 0",
+        "Who was preempted in the middle of its prompt is told nothing of it.",
+        _SERVED,
+    ),
+    Mutant(
+        "prompt-logprobs-of-0-are-none",
+        "sglang 2301",
+        "https://github.com/sgl-project/sglang/pull/2301",
+        _SEQUENCE,
+        "request.sampling.prompt_logprobs is not None and choice == 0",
+        "bool(request.sampling.prompt_logprobs) and choice == 0",
+        "Who asks for 0 alternatives of each token of the prompt is told nothing, as if that were off.",
+        _SERVED,
     ),
 )

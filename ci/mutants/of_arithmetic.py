@@ -10,6 +10,7 @@ _ATTENTION = "engine_under_test/execution/attention.py"
 _RUNNER = "engine_under_test/execution/transformer.py"
 _DECODE = "engine_under_test/execution/kernels/decode.py"
 _PREFILL = "engine_under_test/execution/kernels/prefill.py"
+_VERIFY = "engine_under_test/execution/kernels/verify.py"
 _TORCH = ("float-settings",)
 _KERNELS = ("float-kernels",)
 _KERNELS_ALONE = ("kernel-numbers",)
@@ -174,6 +175,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "    num_pieces = (tl.load(lengths + row) + SPLIT - 1) // SPLIT",
         "    num_pieces = tl.load(lengths + row) // SPLIT + 1",
         "The reduction adds a piece that no program wrote when a context ends with a piece, from memory as it was allocated.",
+        _KERNELS_ALONE,
+    ),
+    Mutant(
+        "kernel-bonus-taken-for-a-fall",
+        "tgi-spec-ids-merge",
+        "https://github.com/huggingface/text-generation-inference/pull/2711",
+        _VERIFY,
+        "    fell = at < tl.load(num_drafts + row)",
+        "    fell = at < width",
+        "In the kernel of verification, a row with fewer drafts than its neighbours recovers from a draft that is not there.",
+        _KERNELS_ALONE,
+    ),
+    Mutant(
+        "kernel-recovery-from-the-first-round",
+        "vllm-spec-no-sampling-params",
+        "https://github.com/vllm-project/vllm/pull/10198",
+        _VERIFY,
+        "            weight -= tl.load(other + found, mask=found < known_end, other=0.0)",
+        "            weight -= tl.load(other + lanes, mask=found < known_end, other=0.0)",
+        "In the kernel of verification, what is taken off the second 1,024 tokens of the target's law is that of the first.",
         _KERNELS_ALONE,
     ),
 )
