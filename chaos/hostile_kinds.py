@@ -221,6 +221,14 @@ def loads_and_leaves(peer: Peer, _chance: random.Random) -> None:
         peer.say(m.Credit(1, 8192))
 
 
+def half_a_conversation(peer: Peer, _chance: random.Random) -> None:
+    """It will say nothing more, and goes on to listen: it holds a load."""
+    peer.greet()
+    peer.say(m.Open(1, False, 4096, (b"good 0",)))
+    peer.hear()
+    peer.socket.shutdown(socket.SHUT_WR)
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """``ends``: the store ends the connection at once. Of the others up to ``held`` stay. Who was never welcomed is ended when
@@ -251,6 +259,7 @@ KINDS: Final = (
     Kind(spoiled_frame),
     Kind(no_message),
     Kind(out_of_turn),
+    Kind(half_a_conversation),
     Kind(more_than_its_credit),
     Kind(wrong_token),
     Kind(no_token),

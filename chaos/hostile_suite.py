@@ -16,6 +16,17 @@ from typing import Final
 
 from chaos.good_engine import GoodEngine
 from chaos.hostile_kinds import KINDS, Kind, Peer, drip, no_proof, no_token, replayed_session, wrong_token
+from chaos.hostile_limits import (
+    CONFIGURATIONS,
+    GREETING_BYTES,
+    GUESTS,
+    STORED,
+    Limit,
+    begin_message,
+    congest,
+    hello,
+    is_configured,
+)
 from chaos.real_runs import failure_of
 from chaos.spoiling_wire import Field, Spoil, SpoilingWire, Way
 from chaos.store_in_thread import StoreInThread
@@ -27,7 +38,7 @@ from engine_under_test.distributed.frames import MAGIC
 from engine_under_test.distributed.kv_store import KvStore
 from engine_under_test.distributed.store_pool import StoredBlock
 from properties.invariants.peers import PEER_SENTENCES, PeerMoment, first_violation_of
-from properties.invariants.transfers import TRANSFER_SENTENCES, TransferMoment, first_violation
+from properties.invariants.transfers import TRANSFER_SENTENCES, Shelf, TransferMoment, first_violation
 from properties.kv_world import HandClock
 from properties.suite import CheckResult, Profile, SuiteContext
 from properties.sums import Sums
@@ -82,12 +93,17 @@ class _Siege:
         self.judge(PeerMoment(beside, trouble=trouble))
         self.sums.reached["rounds of the good engine"] += 1
         visible = self.running.ask(_visible)
+        self._judge_shelf()
         remote = {
             key: (block.data if block else b"", self.contents.get(key, b"of no engine")) for key, block in visible.items()
         }
         for sentence in TRANSFER_SENTENCES:
             self.sums.evaluations[sentence.identifier] += 1
         if (found := first_violation(TransferMoment(remote=remote, committed=self.contents.keys()))) is not None:
+            raise _Found(found)
+
+    def _judge_shelf(self) -> None:
+        if (found := first_violation(TransferMoment(shelf=self.running.ask(_shelf)))) is not None:
             raise _Found(found)
 
     def pass_time(self, seconds: float) -> None:
@@ -202,6 +218,99 @@ class _Siege:
             self.judge(PeerMoment(title, relieved=True, is_answered=is_answered))
         self.sums.reached["congestion, then relief"] += 1
 
+    # ---- declared limits --------------------------------------------------------------------------------------------------
+
+    def ask_for(self, limit: Limit, *, is_guest: bool, beyond: bool) -> None:
+        """Up to the limit, or one beyond it; a stranger gets neither."""
+        with closing(Peer(self.running.address)) as peer:
+            is_given = False
+            with suppress(OSError):
+                if is_guest:
+                    peer.greet(name=b"%16d" % self.sums.reached["limits asked for"])  # a store knows who has said what
+                is_given = limit.ask(peer, beyond)
+        asked = f"{limit.name}, {'one beyond the limit' if beyond else 'up to the limit'}"
+        self._judge_asked("a guest" if is_guest else "a stranger", asked, is_due=is_guest and not beyond, is_given=is_given)
+
+    def _judge_asked(self, title: str, asked: str, *, is_due: bool, is_given: bool) -> None:
+        self.judge(PeerMoment(title, asked=asked, is_due=is_due, is_given=is_given))
+        self.sums.reached["limits asked for"] += 1
+
+    def ask_for_limits(self) -> None:
+        self.contents.update(STORED)
+        for limit in GUESTS:
+            for beyond in (False, True) if limit.has_beyond else (False,):
+                self.ask_for(limit, is_guest=True, beyond=beyond)
+            self.ask_for(limit, is_guest=False, beyond=False)
+        for title, is_due, host, token in CONFIGURATIONS:
+            self._judge_asked("whoever starts it", title, is_due=is_due, is_given=is_configured(host, token))
+        whole = self.running.config.message_bytes
+        for title, begin, most in (
+            ("a stranger", None, GREETING_BYTES),
+            ("a stranger that has said its name", hello, GREETING_BYTES),
+            ("a guest", Peer.greet, whole),
+        ):
+            for beyond in (False, True):
+                with closing(Peer(self.running.address)) as peer:
+                    if begin is not None:
+                        begin(peer)
+                    begin_message(peer, most + beyond)
+                    is_given = not peer.is_ended() if beyond else self._is_kept(peer)
+                self._judge_asked(title, f"a message of {most + beyond} bytes", is_due=not beyond, is_given=is_given)
+
+    def _is_kept(self, peer: Peer) -> bool:
+        """Its connection is still there behind a round of the engine of good will."""
+        self.serve("a peer that asks for what is declared")
+        peer.socket.setblocking(False)
+        try:
+            return peer.socket.recv(1) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def sleep_over_it(self) -> None:
+        """A peer that leaves unread what is due to it has a frame's time, also if nothing else of it is open."""
+        frame_s = self.running.config.frame_s
+        with closing(Peer(self.running.address, receive_bytes=4096)) as peer:
+            stalled = lambda store: any(each.is_stalled for each in store.connections)  # noqa: E731 # asked twice
+            if not congest(peer, lambda: self.running.ask(stalled)):
+                self.sums.missed.append("a peer that sleeps: the store never had to wait for it")
+                return
+            self.pass_time(frame_s - 0.1)
+            is_kept = self.running.ask(stalled)
+            self._judge_asked("who reads nothing", f"{frame_s - 0.1:g} s", is_due=True, is_given=is_kept)
+            self.pass_time(0.2)
+            is_kept = self.running.ask(stalled)
+            self._judge_asked("who reads nothing", f"{frame_s + 0.1:g} s", is_due=False, is_given=is_kept)
+
+    def fill_up(self, places: int = 6) -> None:
+        """Guests first, then more strangers than there are places: they make room for each other, and nobody else does."""
+        running = StoreInThread(max_connections=places)
+        guests = [Peer(running.address) for _ in range(places - 2)]
+        crowd: list[Peer] = []
+        try:
+            for guest in guests:
+                guest.greet()
+            for _ in range(2 * places):
+                crowd.append(Peer(running.address))
+                running.ask(lambda store: store.stats.accepted)
+            for guest in guests:
+                is_given = False
+                with suppress(OSError):
+                    guest.say(m.Open(1, False, 4096, (b"nobody has this",)))
+                    is_given = isinstance(guest.hear(), m.Refuse)
+                self._judge_asked("a guest among strangers", "a place in a full store", is_due=True, is_given=is_given)
+            is_given = False
+            with suppress(OSError):
+                is_given = crowd[-1].greet() is not None
+            self._judge_asked("who came last", "a stranger's place in a full store", is_due=True, is_given=is_given)
+            found = running.ask(lambda store: len(store.connections))
+            self._judge_asked("all of them", f"{found} of {places} places", is_due=True, is_given=found <= places)
+        finally:
+            for peer in (*guests, *crowd):
+                peer.close()
+            running.close()
+
     def close(self) -> None:
         self.good.transport.close("the end")
         self.running.close()
@@ -210,6 +319,12 @@ class _Siege:
 def _look_at_time(store: KvStore) -> None:
     for each in list(store.connections):
         each.check_time()
+
+
+def _shelf(store: KvStore) -> Shelf:
+    pool = store.pool
+    blocks = [pool.get(key) for key in pool.keys()]  # noqa: SIM118 # not a dict
+    return Shelf(pool.used_bytes, sum(len(block.data) for block in blocks if block is not None), pool.capacity_bytes)
 
 
 def _visible(store: KvStore) -> dict[bytes, StoredBlock | None]:
@@ -283,6 +398,10 @@ def _besiege(siege: _Siege, profile: Profile, progress: Callable[[int, int], Non
         siege.relieve()
         siege.serve("a peer that was slow to read")
         siege.fall_silent(number)
+    siege.ask_for_limits()
+    siege.sleep_over_it()
+    siege.fill_up()
+    siege.serve("peers that ask for all that is declared")
     _go_down(siege)
     siege.outlast([kind for kind in KINDS if not kind.ends], min(count, _MOST_HELD))
     progress(total, total)
@@ -294,6 +413,7 @@ def _floors(profile: Profile) -> Iterator[tuple[str, int]]:
     kinds = {way: len(_FEW if profile is Profile.QUICK else names) for way, names in _SPOILED.items()}
     yield from ((f"bits flipped {way}: {where}", kinds[way]) for way in Way for where in Field)
     yield from (("congestion, then relief", 1), ("half a block, then silence, to the engine", 1))
+    yield ("limits asked for", 40)
     yield from (("tries to connect in vain", 30), ("tries to connect to a store that speaks", 10))
 
 

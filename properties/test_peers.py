@@ -16,6 +16,7 @@ BAD = {
     "faults_cost_their_connection": replace(GOOD, fault="random bytes"),
     "engines_of_good_will_are_served": replace(GOOD, trouble="no answer"),
     "whoever_reads_again_is_read_from_again": replace(GOOD, relieved=True),
+    "declared_limits_are_given_and_no_more": replace(GOOD, asked="65 transfers at a time", is_given=True),
     "tries_to_connect_become_rarer": replace(GOOD, tries=(0.0, 1.0, 2.0)),
     "tries_to_connect_never_end": replace(GOOD, tries=(*TRIES, 20.0)),
 }

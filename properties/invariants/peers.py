@@ -22,7 +22,8 @@ class PeerMoment:
     in. ``spoiled``: the field of which a bit was flipped on the way. ``relieved``: it left unread what was due to it and has
     read it since; ``is_answered``: what it said then was answered. ``trouble``: of an engine of good will beside it, "" if it
     is served. ``tries``: when an engine tried to connect while nobody said a word, from its first try on; the wait between two
-    begins at ``least_wait_s``, doubles, and is ``most_wait_s`` at most. ``slack_s``: how exactly that is seen.
+    begins at ``least_wait_s``, doubles, and is ``most_wait_s`` at most. ``slack_s``: how exactly that is seen. ``asked``: what
+    of a declared limit it asked for, "" if nothing; ``is_due``: up to the limit, and by whom it is for; ``is_given``: it was.
     """
 
     title: str
@@ -38,6 +39,9 @@ class PeerMoment:
     least_wait_s: float = 0.0
     most_wait_s: float = 0.0
     slack_s: float = 0.0
+    asked: str = ""
+    is_due: bool = False
+    is_given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +110,21 @@ def tries_to_connect_never_end(moment: PeerMoment) -> Violation | None:
     return None
 
 
+def declared_limits_are_given_and_no_more(moment: PeerMoment) -> Violation | None:
+    """DI-5: what a store declares is given up to its limit, and nothing beyond it, so that its memory is bounded."""
+    if moment.asked and moment.is_given is not moment.is_due:
+        words = ("refused", "given")
+        return violation("DI-5", f"{moment.asked}, to {moment.title}", words[moment.is_given], words[moment.is_due])
+    return None
+
+
 PEER_SENTENCES: Final = (
     PeerSentence("DI-3", nobody_is_welcomed_without_the_token),
     PeerSentence("DI-3", spoiled_frames_end_their_connection),
     PeerSentence("DI-5", faults_cost_their_connection),
     PeerSentence("DI-5", engines_of_good_will_are_served),
     PeerSentence("DI-5", whoever_reads_again_is_read_from_again),
+    PeerSentence("DI-5", declared_limits_are_given_and_no_more),
     PeerSentence("DI-5", tries_to_connect_become_rarer),
     PeerSentence("DI-5", tries_to_connect_never_end),
 )
