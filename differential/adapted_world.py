@@ -61,7 +61,7 @@ def adapter_of(adapter: Adapter, seed: int) -> MadeAdapter:
         rank=_RANKS[number % len(_RANKS)],
         alpha=_ALPHAS[number % len(_ALPHAS)],
         is_stabilised=number // 2 % 2 == 0,
-        modules=_MODULES[number % len(_MODULES)],
+        modules=_MODULES[number // 3 % len(_MODULES)],  # each with each rank
     )
 
 
