@@ -49,9 +49,9 @@ WAYS = (
     ),
     Way("one slot, depth 2", {"max_active_adapters": 1, "max_plans_in_flight": 3}, {}, {"slots taken again": 1}),
     Way(
-        "preempted, depth 1",
+        "preempted, buckets, depth 1",
         {"max_active_adapters": 2, "max_plans_in_flight": 2, "num_blocks": 40},
-        {"preempts_at": (2,)},
+        {"preempts_at": (2,), "buckets": (2, 4, 8)},
         {"preempted": 3, "tokens in flight": 4},
     ),
     Way("batch-invariant", {"max_active_adapters": 3, "max_tokens_per_step": 20}, {"is_batch_invariant": True}, {}),

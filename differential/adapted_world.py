@@ -1,9 +1,9 @@
 """A language model with adapters: workloads that load, name, reload and unload them, run and judged against merged weights.
 
 Owns the meaning of a spec: {"target": "adapters", "config": {fields of EngineConfig}, "seed": n, "setting":
-{"is_batch_invariant": bool, "preempts_at": [n, ...], "streams": "chance"}}, the model and the adapters that follow from it, and
-the judgement. Adapters are read from folders that `made_adapters.py` writes. The oracle computes with w + scale * b * a in
-float64 (Hu et al. 2021, section 4.1), of what was written: no file, no slot, no row, no batch.
+{"is_batch_invariant": bool, "preempts_at": [n, ...], "buckets": [n, ...], "streams": "chance"}}, the model and the adapters
+that follow from it, and the judgement. Adapters are read from folders that `made_adapters.py` writes. The oracle computes with w +
+scale * b * a in float64 (Hu et al. 2021, section 4.1), of what was written: no file, no slot, no row, no batch.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ def _unless_refused(verb: Callable[[Adapter], None], adapter: Adapter) -> None:
 
 def setting_of(spec: Mapping[str, Any]) -> Setting:
     found = dict(spec.get("setting", {}))
-    found["preempts_at"] = tuple(found.get("preempts_at", ()))
+    for name in ("preempts_at", "buckets"):
+        found[name] = tuple(found.get(name, ()))
     return Setting(TARGET, streams_seed=spec["seed"] % 1000, **found)
 
 
@@ -178,6 +179,7 @@ def run(spec: Mapping[str, Any], ops: Sequence[Op]) -> Ran:
             config.block_size,
             device=device,
             is_batch_invariant=setting.is_batch_invariant,
+            buckets=setting.buckets,
             adapters=library,
             num_adapter_slots=config.max_active_adapters,
         )

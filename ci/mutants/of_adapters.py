@@ -253,4 +253,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "The slots of plans that were lost are to be had before the device is done with these.",
         _WALKS,
     ),
+    Mutant(
+        "recorded-without-adapters",
+        "tgi 2180",
+        "https://github.com/huggingface/text-generation-inference/pull/2180",
+        "engine_under_test/execution/graphs.py",
+        "if batch.is_decode and adapters is None and not batch.media:",
+        "if batch.is_decode and not batch.media:",
+        "A step of decodes with adapters is replayed from a recording that knows none.",
+        ("adapters",),
+    ),
 )
