@@ -1,7 +1,8 @@
 """The suite `transfers-in-turn`: short stories of a store and a load, struck at every place by everything that can befall it.
 
-Owns the stories, the strikes and their enumeration, on devices that are prompt, slow to read or to write. What must hold is
-the catalogue's: whoever waits for a copy gives its blocks away behind it, and everybody gets the same tokens.
+Owns the stories, the strikes and their enumeration, on devices that are prompt, slow to read or to write. Before them come the
+pairs of `twins.py`, which must not load each other's. What must hold is the catalogue's: whoever waits for a copy gives its
+blocks away behind it, and everybody gets the same tokens.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Final, NamedTuple
 
 from chaos.enumerated import result_of, run_alone
 from chaos.nemesis.base import befall
+from chaos.twins import SPEC as SPEC_OF_TWINS
+from chaos.twins import stories as stories_of_twins
 from engine_under_test.caps import LinkFault
 from engine_under_test.config import EngineConfig
 from engine_under_test.events import DeviceChoice, Event, EventKind
@@ -134,16 +137,17 @@ def run_transfers_in_turn(context: SuiteContext) -> CheckResult:
     """Each strike at each place, on each device; in the smaller profiles at some places, others for each strike and seed, but
     for those that meet a copy under way, and in quick on slow devices alone."""
     is_quick = context.profile is Profile.QUICK
-    stories = list(_stories(_STRIDES[context.profile], context.seed, _DEVICES[: 2 if is_quick else 3]))
     tally = Tally()
-    for done, (place, story) in enumerate(stories):
+    missed = _run_twins(tally)
+    stories = list(_stories(_STRIDES[context.profile], context.seed, _DEVICES[: 2 if is_quick else 3]))
+    for done, (place, story) in enumerate(stories if tally.failure is None else ()):
         driver = run_alone(SPEC, story)
         tally.add(driver)
         if tally.failure is not None:
             break
         tally.reached.update(_met(driver, place))
         context.progress(done, len(stories))
-    missed = [
+    missed += [
         f"{what}: {tally.reached[what]} of {floor}"
         for what, floor in _FLOORS.items()
         if not is_quick and tally.reached[what] < floor
@@ -151,6 +155,21 @@ def run_transfers_in_turn(context: SuiteContext) -> CheckResult:
     places = sum((len(story.ops) + 1) * len(story.strikes) for story in _STRUCK)
     note = f"{len(_STRIKES)} kinds of strikes, {places} places in {len(_STRUCK)} stories of stores and loads"
     return result_of("transfers-in-turn", tally, context, tuple(missed), note)
+
+
+def _run_twins(tally: Tally) -> list[str]:
+    """Up to the first failure; where a twin did not load as much as it shares, or the other way round."""
+    missed = []
+    for what, num_shared, ops in stories_of_twins():
+        driver = run_alone(SPEC_OF_TWINS, ops)
+        tally.add(driver)
+        if tally.failure is not None:
+            return []
+        loads = [event for event in driver.world.history.of(Event) if event.kind is EventKind.LOADED]
+        tally.reached["twins that asked"] += 1
+        if (loaded := sum([len(event.blocks) for event in loads])) != num_shared:
+            missed.append(f"twins that differ in {what}: {loaded} blocks loaded, {num_shared} shared")
+    return missed
 
 
 def _stories(stride: int, seed: int, devices: tuple[Stream | None, ...]) -> Iterator[tuple[int, tuple[Op, ...]]]:
