@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from engine_under_test.distributed.connector import Connector
 from engine_under_test.distributed.protocol import State
@@ -23,11 +23,15 @@ _PATIENCE_S: Final = 10.0
 
 
 class GoodEngine:
-    """Stores and loads eight blocks over and over, and compares every byte. ``name``: that of its keys, unlike others'."""
+    """Stores and loads eight blocks over and over, and compares every byte. ``name``: that of its keys, unlike others';
+    ``limits``: fields of its configuration."""
 
-    def __init__(self, address: tuple[str, int], clock: Clock, *, token: bytes = TOKEN, name: bytes = b"good") -> None:
+    def __init__(
+        self, address: tuple[str, int], clock: Clock, *, token: bytes = TOKEN, name: bytes = b"good", **limits: Any
+    ) -> None:
         self.transport = TcpTransport(TcpConfig(*address), clock)
-        config = ConnectorConfig(4096, token=token, load_deadline_s=_PATIENCE_S, store_deadline_s=_PATIENCE_S)
+        times = {"load_deadline_s": _PATIENCE_S, "store_deadline_s": _PATIENCE_S}
+        config = ConnectorConfig(4096, token=token, **{**times, **limits})
         self.connector = Connector(config, self, self.transport, clock, (name * 16)[:16])
         self.pages = {number: self.content(number) for number in range(8)}
         self.keys = [b"%s %d" % (name, number) for number in range(8)]

@@ -1,9 +1,9 @@
 """The suite `hostile-peers`: a real KV store over sockets and, beside an engine of good will, a few peers of every kind that
-are broken, hostile, slow or gone; and an engine before a store that is.
+are broken, hostile, slow or gone; and an engine before stores that are.
 
-Owns sizes, floors and what became of each peer, as `PeerMoment`. The kinds stand in `hostile_kinds.py`, the flipped bits in
-`spoiling_wire.py`, what must hold in `properties/invariants/peers.py`. The store's clock stands still until it is moved, so
-that 40 seconds take none; sockets are real, so that there are no digests and nothing to shrink.
+Owns sizes, floors and what became of each peer, as `PeerMoment`. The kinds stand in `hostile_kinds.py` and `broken_stores.py`,
+the flipped bits in `spoiling_wire.py`, what must hold in `properties/invariants/peers.py`. The store's clock stands still until
+it is moved, so that 40 seconds take none; sockets are real, so that there are no digests and nothing to shrink.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import Final
 
+from chaos.broken_stores import KINDS as BROKEN_STORES
+from chaos.broken_stores import before_broken_stores
 from chaos.good_engine import GoodEngine
 from chaos.hostile_kinds import KINDS, Kind, Peer, drip, no_proof, no_token, replayed_session, wrong_token
 from chaos.hostile_limits import (
@@ -27,10 +29,11 @@ from chaos.hostile_limits import (
     hello,
     is_configured,
 )
+from chaos.lost_connections import behind_lost_connections
 from chaos.real_runs import failure_of
 from chaos.spoiling_wire import Field, Spoil, SpoilingWire, Way
 from chaos.store_in_thread import StoreInThread
-from chaos.tries import SLACK_S, when_hung_up, when_refused
+from chaos.tries import SLACK_S, when_hung_up, when_refused, when_unanswered
 from engine_under_test.clock import SystemClock
 from engine_under_test.distributed import messages as m
 from engine_under_test.distributed import protocol
@@ -57,6 +60,7 @@ _LONGEST_SILENCE_S: Final = 60.0
 _MOST_HELD: Final = 8  # of each kind that takes its time, all of them together
 _DOWN_S: Final = 40.0
 _SPEAKS_S: Final = 3.0
+_UNANSWERED_S: Final = 20.0
 _LOADS: Final = 60  # of 32 KiB, which nobody reads: more than two socket buffers and the store's own
 
 
@@ -365,6 +369,21 @@ def _go_down(siege: _Siege) -> None:
     config, tries = when_hung_up(MAGIC, _SPEAKS_S)
     siege.judge(PeerMoment(title, tries=tries, most_wait_s=config.retry_s, slack_s=SLACK_S))
     siege.sums.reached["tries to connect to a store that speaks"] += len(tries)
+    config, tries = when_unanswered(_UNANSWERED_S)
+    most = config.connect_s + config.retry_most_s
+    siege.judge(PeerMoment("an engine before a store that never answers", tries=tries, most_wait_s=most, slack_s=SLACK_S))
+    siege.sums.reached["tries to connect without an answer"] += len(tries) - 2
+
+
+def _break_down(siege: _Siege) -> None:
+    """Stores that are there, and are no good; and what is left of a connection when it is lost."""
+    for name, moments in before_broken_stores():
+        for moment in moments:
+            siege.judge(moment)
+        siege.sums.reached[f"a store that {name}"] += 1
+    for moment in behind_lost_connections():
+        siege.judge(moment)
+        siege.sums.reached["connections behind lost ones"] += 1
 
 
 def _spoils(profile: Profile) -> Iterator[Spoil]:
@@ -385,6 +404,8 @@ def _besiege(siege: _Siege, profile: Profile, progress: Callable[[int, int], Non
     rounds = 1 if profile is not Profile.NIGHTLY else count // 10
     spoils = [spoil for _ in range(rounds) for spoil in _spoils(profile)]
     total = len(sharp) + len(spoils) + 4
+    _go_down(siege)
+    _break_down(siege)
     for done, kind in enumerate(sharp, start=1):
         for number in range(count):
             siege.meet(kind, number)
@@ -402,7 +423,6 @@ def _besiege(siege: _Siege, profile: Profile, progress: Callable[[int, int], Non
     siege.sleep_over_it()
     siege.fill_up()
     siege.serve("peers that ask for all that is declared")
-    _go_down(siege)
     siege.outlast([kind for kind in KINDS if not kind.ends], min(count, _MOST_HELD))
     progress(total, total)
 
@@ -415,6 +435,8 @@ def _floors(profile: Profile) -> Iterator[tuple[str, int]]:
     yield from (("congestion, then relief", 1), ("half a block, then silence, to the engine", 1))
     yield ("limits asked for", 40)
     yield from (("tries to connect in vain", 30), ("tries to connect to a store that speaks", 10))
+    yield from ((f"a store that {kind.name}", 1) for kind in BROKEN_STORES)
+    yield from (("tries to connect without an answer", 2), ("connections behind lost ones", 4))
 
 
 def check_hostile_peers(context: SuiteContext) -> CheckResult:

@@ -1,4 +1,5 @@
-"""When an engine tries to connect, by its own clock alone: to a port where nobody listens, and to one that hangs up.
+"""When an engine tries to connect, by its own clock alone: to a port where nobody listens, to one that hangs up,
+and to one that never answers.
 
 Owns that little network and the times. Never judges (`properties/invariants/peers.py`).
 """
@@ -53,3 +54,24 @@ def when_hung_up(word: bytes, seconds: float) -> tuple[TcpConfig, tuple[float, .
             clock.time += STEP_S
         transport.close("the end")
     return config, tuple(tries)
+
+
+def when_unanswered(seconds: float) -> tuple[TcpConfig, tuple[float, ...]]:
+    """When tries were given up where nobody answers: a port whose queue of connections is full. The begin and the end of the
+    watch are among them."""
+    with socket.socket() as listening, socket.socket() as only:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        config = TcpConfig("127.0.0.1", int(listening.getsockname()[1]))
+        only.connect(listening.getsockname())  # fills the queue
+        clock = HandClock()
+        transport = TcpTransport(config, clock)
+        ends = [0.0]
+        for _ in range(round(seconds / STEP_S)):
+            transport.last_error = ""
+            transport.poll()
+            if transport.last_error:
+                ends.append(clock.time)
+            clock.time += STEP_S
+        transport.close("the end")
+    return config, (*ends, seconds)

@@ -1,10 +1,10 @@
 """The suite `proposals`: proposers by themselves, and how an engine deals with one.
 
 Owns four accounts, what is drawn for them, and their floors. A draft model whose rows are asked, repaired, skipped, preempted
-and ended: each law is the reference's behind the same text, each draft is the one of its own noise, none is left out for what
-it is, and nothing is kept at the end (ST-1, ST-3, SC-11). Prompt lookup, by its definition (ST-1). An engine with a controller
-on a clock that is moved by hand: what the controller is told of queue, pool and time, and what is counted (SC-7, SC-14). And
-the promises of the controller itself, in `properties.width_world`.
+and ended, and whose steps are refused now and then: each law is the reference's behind the same text, each draft is the one of
+its own noise, none is left out for what it is, and nothing is kept at the end (ST-1, ST-3, SC-11). Prompt lookup, by its
+definition (ST-1). An engine with a controller on a clock that is moved by hand: what the controller is told of queue, pool and
+time, and what is counted (SC-7, SC-14). And the promises of the controller itself, in `properties.width_world`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from differential.well_formed import Floats, Malformed, answered, drafts_with_la
 from engine_under_test.config import EngineConfig
 from engine_under_test.drafting import Drafting
 from engine_under_test.engine import Engine
+from engine_under_test.errors import RunnerError
 from engine_under_test.execution.fingerprint import FingerprintRunner
 from engine_under_test.execution.runner import Launch
-from engine_under_test.execution.transformer import TransformerRunner
+from engine_under_test.execution.transformer import TransformerLaunch, TransformerRunner
 from engine_under_test.model.weights import LlamaConfig, tiny_random
 from engine_under_test.sampling.controller import Conditions, Seconds, Trial, WidthController
 from engine_under_test.sampling.draft_model import DraftModel
@@ -52,7 +53,7 @@ _TEXTS: Final = {Profile.QUICK: 200, Profile.PR: 2000, Profile.NIGHTLY: 100_000}
 _RUNS: Final = {Profile.QUICK: 1, Profile.PR: 4, Profile.NIGHTLY: 100}  # of the engine with a controller
 _PROMISES: Final = {Profile.QUICK: 9, Profile.PR: 4, Profile.NIGHTLY: 1}  # each n-th of those that take long
 _WORLDS: Final = range(1, 9)  # seeds of the worlds in which the controller has promised; it draws nothing itself
-_TURNS, _MOST, _BLOCKS, _BLOCK = 24, 3, 60, 4
+_TURNS, _MOST, _BLOCKS, _BLOCK = 30, 3, 60, 4
 _ANEW: Final = 7  # in each turn of this number somebody begins anew
 _DEPTHS: Final = (1, 2, 0, 1)  # of the runs, in turn
 _PLANS: Final = 24  # that a controller must be told of before requests stop coming
@@ -63,6 +64,7 @@ FLOORS: Final = {  # for each walk, thousand texts, or run
     "rows that skipped a turn": (12, _WALKS, 1),
     "rows begun anew": (3, _WALKS, 1),
     "drafts that fell": (15, _WALKS, 1),
+    "askings that came to nothing": (1, _WALKS, 1),
     "drafts looked up": (800, _TEXTS, 1000),
     "texts with an ending at several places": (200, _TEXTS, 1000),
     "plans told to a controller": (20, _RUNS, 1),
@@ -93,7 +95,8 @@ class _Judge:
     def draft_model(self, chance: random.Random) -> Violation | None:
         """One walk."""
         weights = tiny_random(_SHAPE, chance.randrange(2**31))
-        model = DraftModel(TransformerRunner(weights, _BLOCKS, _BLOCK), _BLOCKS, _BLOCK, max_drafts=_MOST)
+        runner = _RefusingRunner(TransformerRunner(weights, _BLOCKS, _BLOCK), chance)
+        model = DraftModel(runner, _BLOCKS, _BLOCK, max_drafts=_MOST)
 
         def laws_behind(text: Sequence[int], begin: int) -> torch.Tensor:
             return reference_logits(weights, text, begin=begin)
@@ -108,10 +111,13 @@ class _Judge:
             self.reached["rows that skipped a turn"] += len(rows) - len(asked)
             asks = [Ask(row.row, tuple(row.tokens), row.params, chance.randint(0, 4), len(row.prompt)) for row in asked]
             try:
-                proposal = answered("the draft model", partial(model.propose, asks, PhiloxNoise()))
+                proposal = answered("the draft model", partial(model.propose, asks, PhiloxNoise()), but=(RunnerError,))
                 told = drafts_with_laws(len(asks), proposal, _SHAPE.vocab_size)
             except Malformed as error:
                 return violation("ST-1", "a draft model", error, "tokens of the vocabulary, each with its law")
+            except RunnerError:  # as for an engine: nobody gets drafts this time
+                self.reached["askings that came to nothing"] += 1
+                told, asks = [((), []) for _ in asks], [ask._replace(width=0) for ask in asks]
             found = self._proposed(asked, asks, told, laws_behind)
             if found is not None:
                 return found
@@ -242,6 +248,23 @@ class _Judge:
             found = f"{drafting.num_proposed} drafts counted, {drafting.num_accepted} of them as standing"
             return violation("SC-14", "drafts", found, f"{proposed} and {accepted}, counted from the results")
         return None
+
+
+class _RefusingRunner:
+    """Has no memory for a step of the draft model now and then; another time the step is lost when half of it has run."""
+
+    def __init__(self, runner: TransformerRunner, chance: random.Random) -> None:
+        self._runner, self._chance = runner, chance
+
+    def launch(self, plan: Plan, reservation: Reservation) -> TransformerLaunch:
+        """See `draft_model.LogitsRunner`."""
+        luck = self._chance.random()
+        if luck < 0.06:
+            raise RunnerError("out of memory")
+        launch = self._runner.launch(plan, reservation)
+        if luck < 0.1:
+            raise RunnerError("lost")
+        return launch
 
 
 class _TimedRunner:

@@ -19,6 +19,8 @@ BAD = {
     "declared_limits_are_given_and_no_more": replace(GOOD, asked="65 transfers at a time", is_given=True),
     "tries_to_connect_become_rarer": replace(GOOD, tries=(0.0, 1.0, 2.0)),
     "tries_to_connect_never_end": replace(GOOD, tries=(*TRIES, 20.0)),
+    "nothing_comes_late": replace(GOOD, told_late=2),
+    "new_connections_are_not_congested": replace(GOOD, is_congested_anew=True),
 }
 
 

@@ -100,4 +100,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "Only narrower widths are tried, so that a width that was left for a while is never found again.",
         _HUNTS,
     ),
+    Mutant(
+        "refused-drafting-counts-as-computed",
+        "ours",
+        "",
+        "engine_under_test/sampling/draft_model.py",
+        "            del kept.tokens[starts[-1] :]  # nothing from here on holds until it has been computed\n",
+        "            kept.tokens = list(text)\n",
+        "A step of the draft model that is refused leaves tokens behind as computed: all drafts of these rows are nonsense.",
+        ("proposals",),
+    ),
 )

@@ -58,6 +58,7 @@ class Connector:
         self._hits: list[RemoteHit] = []
         self._answers: list[LoadAnswer] = []
         self._sending: deque[Transfer] = deque()  # stores in the order of their turns
+        self._earning: list[Transfer] = []  # loads of which blocks have come: credit behind all that has, or none goes too far
 
     # ---- the engine's verbs -----------------------------------------------------------------------------------------------
 
@@ -128,6 +129,7 @@ class Connector:
             for data in self._transport.receive():
                 self._receive(data)
             self._expire()
+            self._grant_earned()
         except ProtocolError as error:
             self.counters.broken = str(error)
             self._transport.close(str(error))
@@ -155,6 +157,7 @@ class Connector:
         self._connection = None
         self.session = State.CLOSED
         self._sending.clear()
+        self._earning.clear()
         for transfer in list(self.transfers.values()):
             if transfer.machine is Machine.LOAD_SINK or transfer.state is State.ABORTING:
                 self._answer(transfer, "the connection was lost")
@@ -258,7 +261,7 @@ class Connector:
             self._answer(transfer, "as much as was accepted")  # the store waits for credit that will not come
             self._abort(transfer, "enough")
         else:
-            self._grant(transfer)
+            self._earning.append(transfer)
 
     def _takes(self, block: int, message: m.Block) -> bool:
         """Whether what has come is whole, and on its way into the block."""
@@ -297,6 +300,12 @@ class Connector:
         if due > transfer.granted and (due == total or due - transfer.granted >= window // 2):
             transfer.granted = due
             self._tell(transfer, m.Credit(transfer.number, due))
+
+    def _grant_earned(self) -> None:
+        for transfer in self._earning:
+            if transfer.state is State.MOVING:
+                self._grant(transfer)
+        self._earning.clear()
 
     def _send_blocks(self) -> None:
         """One block of each store in turn, as credit, congestion and `blocks_per_step` allow."""

@@ -139,13 +139,16 @@ class DraftModel:
         for (ask, _drafts), text in zip(wanted, texts, strict=True):
             kept = self._rows[ask.row]
             starts.append(min(_common(kept.tokens, text), len(text) - 1))
-            kept.tokens = list(text)
+            del kept.tokens[starts[-1] :]  # nothing from here on holds until it has been computed
         plan, reservation = self._step([ask for ask, _drafts in wanted], texts, starts)
         states = [
             RowState(self._params_of(ask), History(tuple(ask.tokens[: ask.prompt_len]), text[ask.prompt_len :]))
             for (ask, _drafts), text in zip(wanted, texts, strict=True)
         ]
-        return processed(self._runner.launch(plan, reservation).logits, states, self._processors, self._grammars)
+        laws = processed(self._runner.launch(plan, reservation).logits, states, self._processors, self._grammars)
+        for (ask, _drafts), text in zip(wanted, texts, strict=True):
+            self._rows[ask.row].tokens = list(text)
+        return laws
 
     def _params_of(self, ask: Ask) -> SamplingParams:
         """What drafts of a row are drawn by. Without what compiles grammars they heed none, and fall where one forbids them."""

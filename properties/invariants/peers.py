@@ -1,4 +1,4 @@
-"""What must hold between a store and peers that are broken, hostile, slow or gone (DI-3, DI-5).
+"""What must hold between a store and peers that are broken, hostile, slow or gone (AS-4, DI-3, DI-5).
 
 Owns the sentences and the value that they judge: what became of one peer, seen from outside. Whoever runs peers fills it in; a
 column that it can not see stands at its default. Knows no socket, no store and no engine.
@@ -24,6 +24,8 @@ class PeerMoment:
     is served. ``tries``: when an engine tried to connect while nobody said a word, from its first try on; the wait between two
     begins at ``least_wait_s``, doubles, and is ``most_wait_s`` at most. ``slack_s``: how exactly that is seen. ``asked``: what
     of a declared limit it asked for, "" if nothing; ``is_due``: up to the limit, and by whom it is for; ``is_given``: it was.
+    Of a new connection: ``told_late``, messages that had come over the one before it, and ``is_congested_anew``, before a word
+    was sent.
     """
 
     title: str
@@ -39,6 +41,8 @@ class PeerMoment:
     least_wait_s: float = 0.0
     most_wait_s: float = 0.0
     slack_s: float = 0.0
+    told_late: int = 0
+    is_congested_anew: bool = False
     asked: str = ""
     is_due: bool = False
     is_given: bool = False
@@ -118,6 +122,20 @@ def declared_limits_are_given_and_no_more(moment: PeerMoment) -> Violation | Non
     return None
 
 
+def nothing_comes_late(moment: PeerMoment) -> Violation | None:
+    """AS-4: what a connection brought ends with it: its transfers have other numbers, or none, in the next one."""
+    if moment.told_late:
+        return violation("AS-4", moment.title, f"{moment.told_late} messages of the one before it", "what comes over it alone")
+    return None
+
+
+def new_connections_are_not_congested(moment: PeerMoment) -> Violation | None:
+    """DI-5: what was not sent over a connection that is lost waits no more, and keeps nothing from going over another."""
+    if moment.is_congested_anew:
+        return violation("DI-5", moment.title, "congested before a word was sent", "room for what is to be sent")
+    return None
+
+
 PEER_SENTENCES: Final = (
     PeerSentence("DI-3", nobody_is_welcomed_without_the_token),
     PeerSentence("DI-3", spoiled_frames_end_their_connection),
@@ -127,6 +145,8 @@ PEER_SENTENCES: Final = (
     PeerSentence("DI-5", declared_limits_are_given_and_no_more),
     PeerSentence("DI-5", tries_to_connect_become_rarer),
     PeerSentence("DI-5", tries_to_connect_never_end),
+    PeerSentence("AS-4", nothing_comes_late),
+    PeerSentence("DI-5", new_connections_are_not_congested),
 )
 
 
