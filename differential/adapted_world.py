@@ -2,8 +2,8 @@
 
 Owns the meaning of a spec: {"target": "adapters", "config": {fields of EngineConfig}, "seed": n, "setting":
 {"is_batch_invariant": bool, "preempts_at": [n, ...], "buckets": [n, ...], "streams": "chance"}}, the model and the adapters
-that follow from it, and the judgement. Adapters are read from folders that `made_adapters.py` writes. The oracle computes with w +
-scale * b * a in float64 (Hu et al. 2021, section 4.1), of what was written: no file, no slot, no row, no batch.
+that follow from it, and the judgement. Adapters are read from folders that `made_adapters.py` writes. The oracle computes with
+w + scale * b * a in float64 (Hu et al. 2021, section 4.1), of what was written: no file, no slot, no row, no batch.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def test_an_adapter_of_another_model_is_refused() -> None:
 def test_rows_without_an_adapter_keep_every_bit_beside_rows_with_one() -> None:
     slots = AdapterSlots(MODEL, 2, 4)
     slots.load(2, weights_of_adapter(Adapter("a", 1), 5))
-    x, w = torch.randn(9, 48, generator=torch.Generator().manual_seed(1)), MODEL.layers[0].q
+    x, w = torch.randn(9, 48, generator=torch.Generator().manual_seed(1)), MODEL.layers[0].k
     plain = torch.nn.functional.linear(x, w)
     found = RowAdapters(slots, (0, 2, 2, 0, 0, 2, 0, 0, 0)).whole(torch.nn.functional.linear)(x, w)
     changed = (found != plain).any(dim=1).tolist()
