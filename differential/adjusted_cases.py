@@ -68,7 +68,7 @@ def _case(chance: random.Random, rng: np.random.Generator, vocab_size: int, is_b
     if chance.random() < _EDGES:
         sampling = _at_an_edge(chance, sampling, logits)
     elif is_long:
-        sampling = _penalising(chance, sampling)
+        sampling = _penalising(chance, sampling, is_very_long=len(history.output) > 128)
     elif chance.random() < 0.9:
         sampling = _asking(chance, sampling, history, likely, vocab_size)
     prompt_len = len(history.prompt)
@@ -97,12 +97,12 @@ def _long_history(chance: random.Random, likely: list[int]) -> History:
     )
 
 
-def _penalising(chance: random.Random, sampling: SamplingParams) -> SamplingParams:
-    """One penalty, small enough that it matters how often a token came."""
+def _penalising(chance: random.Random, sampling: SamplingParams, *, is_very_long: bool) -> SamplingParams:
+    """One penalty, small enough that it matters how often a token came, or mostly that it came at all, long ago."""
     told = replace(sampling, logprobs=5, logprobs_mode=LogprobsMode.PROCESSED)
-    if chance.random() < 0.6:
+    if chance.random() < (0.25 if is_very_long else 0.6):
         return replace(told, frequency_penalty=chance.choice((0.02, 0.05, 0.1, 0.4, -0.1)))
-    return replace(told, repetition_penalty=chance.choice((1.1, 1.5, 3.0, 0.5)))
+    return replace(told, repetition_penalty=chance.choice((1.5, 3.0, 0.5) if is_very_long else (1.1, 1.5, 3.0, 0.5)))
 
 
 def _at_an_edge(chance: random.Random, sampling: SamplingParams, logits: Row32) -> SamplingParams:
