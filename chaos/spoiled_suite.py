@@ -76,8 +76,9 @@ class _Calm:
         """The operation at which the slot, or a copy of it, is read first, and whether by somebody who is live; None if it is
         filled or written again before."""
         size, spoiled = self.block_size, {slot}
-        for op_index, step, live in self.landed:
-            if op_index < from_op:
+        found: list[tuple[int, bool]] = []
+        for ran, op_index, step, live in self._as_they_ran():
+            if ran < from_op:
                 continue
             reservation, plan = step.reservation, step.plan
             spoiled = {each for each in spoiled if each // size not in reservation.fills}
@@ -93,8 +94,19 @@ class _Calm:
                 if any(table[place // size] * size + place % size in spoiled for place in range(start + num))
             ]
             if readers:
-                return op_index, not live.isdisjoint(readers)
-        return None, False
+                found.append((op_index, not live.isdisjoint(readers)))
+        return min(found, default=(None, False))
+
+    def _as_they_ran(self) -> Iterator[tuple[int, int, PlannedStep, frozenset[RowId]]]:
+        """In the order of their launch, in which a device runs them, whatever the order of their results: by which operation
+        each had run, and at which it landed."""
+        ran = len(self.landed) and max(op_index for op_index, _, _ in self.landed)
+        in_order = sorted(self.landed, key=lambda each: each[1].plan.plan_id, reverse=True)
+        found = []
+        for op_index, step, live in in_order:
+            ran = min(ran, op_index)
+            found.append((ran, op_index, step, live))
+        return reversed(found)
 
 
 def run_spoiled(context: SuiteContext) -> CheckResult:
