@@ -63,12 +63,10 @@ def _on_open(*what: Callable[[int], Said], is_store: bool = False) -> Answer:
 
 
 def _on_credit(*what: Callable[[int], Said]) -> Answer:
-    """Offers all, and says this to the first credit."""
-    told: set[int] = set()
+    """Offers all, and says this to the first credit, which is a window."""
 
     def says(message: m.Message) -> Sequence[Said]:
-        if isinstance(message, m.Credit) and message.transfer not in told:
-            told.add(message.transfer)
+        if isinstance(message, m.Credit) and message.total_bytes == _WINDOW * _BLOCK_BYTES:
             return [each(message.transfer) for each in what]
         return _on_open(_offers(_NUM_BLOCKS))(message)
 

@@ -232,12 +232,14 @@ def half_a_conversation(peer: Peer, _chance: random.Random) -> None:
 @dataclass(frozen=True, slots=True)
 class Kind:
     """``ends``: the store ends the connection at once. Of the others up to ``held`` stay. Who was never welcomed is ended when
-    its place is needed or its time is up; who was leaves. ``drips``: those who stay go on, a byte at a time."""
+    its place is needed or its time is up; who was leaves. ``drips``: those who stay go on, a byte at a time. ``is_fault``: whom
+    it ends is counted among its faults."""
 
     attack: Attack
     ends: bool = True
     held: int = 0
     drips: bool = False
+    is_fault: bool = True
 
     @property
     def name(self) -> str:
@@ -259,7 +261,7 @@ KINDS: Final = (
     Kind(spoiled_frame),
     Kind(no_message),
     Kind(out_of_turn),
-    Kind(half_a_conversation),
+    Kind(half_a_conversation, is_fault=False),
     Kind(more_than_its_credit),
     Kind(wrong_token),
     Kind(no_token),
