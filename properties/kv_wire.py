@@ -39,13 +39,15 @@ class _Heard:
     """One transfer on one connection."""
 
     __slots__ = (
-        "aborted_at", "arrived", "ended_at", "granted", "held", "is_stored_again", "moved_at", "opened", "said_at", "sent",
+        "aborted_at", "arrived", "ended_at", "granted", "held", "is_stored_again", "moved_at", "opened", "rotten", "said_at",
+        "sent",
     )  # fmt: skip
 
     def __init__(self, opened: m.Open, now: float) -> None:
         self.opened = opened
         self.sent: list[int] = []  # blocks of a store, as the engine sent them
         self.arrived: set[int] = set()  # of them, at the pool
+        self.rotten: set[int] = set()  # of these, in the memory of the pool
         self.granted = 0  # bytes of a load, as the pool heard
         self.aborted_at = now  # when the engine said so, once it did
         self.said_at = now  # when the engine said something of it last
@@ -164,6 +166,11 @@ class Wire:
                 if other is not heard:
                     other.is_stored_again = None  # somebody else moved meanwhile
 
+    def rotted(self, number: int, block: int) -> None:
+        """The pool's memory has lost a bit of a block of a store that is not complete."""
+        if (heard := self._heard.get(number)) is not None:
+            heard.rotten.add(block)
+
     def pool_said(self, message: Any, shelf: StoreShelf) -> None:
         """Handed to the link by the pool."""
         number = getattr(message, "transfer", -1)
@@ -262,7 +269,8 @@ class Wire:
         """The END of a store came, which may have made room for itself."""
         held = shelf.pool.keys()
         here = set(held)
-        arrived = [key for _, key in takewhile(lambda each: each[0] in heard.arrived, enumerate(heard.opened.keys))]
+        sound = heard.arrived - heard.rotten
+        arrived = [key for _, key in takewhile(lambda each: each[0] in sound, enumerate(heard.opened.keys))]
         whole = list(takewhile(here.__contains__, arrived))
         if (found := self._order.stored(whole, held, shelf.pool.pinned)) is not None:
             gone, stayed = found

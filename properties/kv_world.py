@@ -124,9 +124,10 @@ class KvWorld(KvEnd):
         if block is not None:
             self.rotten.add(key)
             self.pool._blocks[key] = rotten(block)
-        for transfer in () if self.link.session is None else self.link.session.transfers.values():
+        for each, transfer in () if self.link.session is None else self.link.session.transfers.items():
             for number, staged in list(transfer.staged.items())[:1]:
                 transfer.staged[number] = rotten(staged)  # seen with its END: it never becomes visible
+                self.link.wire.rotted(each, number)
                 self.num_rotten_staged += 1
 
     def settle(self, *, held_up: Sequence[int] = (), most: int = 400) -> None:
