@@ -38,5 +38,5 @@ def store_end(block_bytes: int, **changes: Any) -> StoreLimits:
 
 
 def rotten(block: StoredBlock) -> StoredBlock:
-    """The store's memory has lost a bit of it."""
-    return StoredBlock(block.digest, bytes([block.data[0] ^ 1]) + block.data[1:])
+    """The store's memory has changed a byte of it; once more, and it is another one still."""
+    return StoredBlock(block.digest, bytes([(block.data[0] + 1) % 256]) + block.data[1:])
