@@ -119,7 +119,7 @@ _EVEN = tuple(range(0, VOCAB, 2))
 _ASKING: Mapping[int, Mapping[str, Any]] = {
     0: {"logprobs": 2, "prompt_logprobs": 1, "repetition_penalty": 1.3},
     1: {"repetition_penalty": 1.5, "presence_penalty": 1.0, "frequency_penalty": 0.5, "max_tokens": 9},
-    3: {"prompt_logprobs": 3, "logprobs": 0},
+    3: {"prompt_logprobs": 3, "logprobs": 0, "max_tokens": 1},  # its first token is its last
     5: {
         "bad_words": tuple((token,) for token in range(1, VOCAB, 3)),
         "logit_bias": ((2, 4.0), (8, 3.5)),

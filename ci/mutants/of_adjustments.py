@@ -226,4 +226,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "Who asks for 0 alternatives of each token of the prompt is told nothing, as if that were off.",
         _SERVED,
     ),
+    Mutant(
+        "prompt-logprobs-lost-by-a-first-token-that-ends",
+        "ours",
+        "",
+        "engine_under_test/journal.py",
+        "seq.prompt_logprobs and index == 0 else ()",
+        "seq.prompt_logprobs and index == 0 and reason is None else ()",
+        "Who ends with the very first token is told nothing of the prompt.",
+        _SERVED,
+    ),
 )
