@@ -46,7 +46,7 @@ _FLOORS: Final = {
     "sizes let in": 20,
     "sizes refused": 20,
     "refused": 500,
-    "let in": 100,
+    "let in": 60,
     "stuck, alone": 3,
     "stuck, beside others": 20,
 }
