@@ -17,6 +17,11 @@ def nothing(_fault: Fault) -> Ops:
     return ()
 
 
+def befalls_a_row(kind: OpKind) -> Callable[[Fault], Ops]:
+    """One row of a plan that is made for it; `on`: another plan is launched behind it, before anybody knows."""
+    return lambda fault: (Op(OpKind.PLAN), Op(kind, k=fault.k % 3), *((Op(OpKind.PLAN),) if fault.on else ()))
+
+
 def befall(fault: LinkFault) -> Op:
     """The link to the remote pool, or the pool, fails in this way; or is healed."""
     return Op(OpKind.LINK, k=tuple(LinkFault).index(fault))

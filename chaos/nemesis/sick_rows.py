@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.faults import Fault, FaultKind
-from chaos.nemesis.base import Nemesis, Ops
-from properties.op import Op, OpKind
-
-
-def _sicken(fault: Fault) -> Ops:
-    behind = (Op(OpKind.PLAN),) if fault.on else ()
-    return (Op(OpKind.PLAN), Op(OpKind.SICK_ROW, k=fault.k % 3), *behind)
-
+from chaos.faults import FaultKind
+from chaos.nemesis.base import Nemesis, befalls_a_row
+from properties.op import OpKind
 
 NEMESIS: Final = Nemesis(
     FaultKind.SICK_ROWS,
@@ -20,5 +14,5 @@ NEMESIS: Final = Nemesis(
     heals="at once: the rows beside it are planned again",
     observed="that request alone ends with an error that says so",
     watched_by=("SC-12", "SC-7", "SE-2", "KV-12", "SC-5"),
-    strike=_sicken,
+    strike=befalls_a_row(OpKind.SICK_ROW),
 )
