@@ -58,7 +58,7 @@ def test_a_request_that_the_engine_refuses_is_one_sentence() -> None:
 
 
 def test_only_the_named_request_is_preempted() -> None:
-    ran = run(World(MODEL, POOL, Setting("", preempts_at=(1,), preempts="r3")), requests(5))
+    ran = run(World(MODEL, POOL, Setting("", preempts_at=(1,), preempts="r5")), requests(5))
     assert ran.reached["preempted"] == 1
 
 
