@@ -30,6 +30,7 @@ class Terminated(KeyboardInterrupt):
 _IMPORTS = "<frozen importlib._bootstrap>"
 _RETRY_S = 0.005  # shorter than what stands between two imports of a command
 _heard: list[KeyboardInterrupt] = []  # signals are the process's own, and so is what was heard of them
+_waiting: list[KeyboardInterrupt] = []  # came during an import, to be raised behind it
 
 
 def interrupts_wait_for_imports() -> None:
@@ -44,9 +45,10 @@ def raise_on_sigterm() -> None:
 
 
 def heard() -> KeyboardInterrupt | None:
-    """The Ctrl-C or SIGTERM that was raised and that nobody has answered yet. Libraries in C make another error of one that
-    is raised in a call of theirs, or throw it away: what goes wrong behind it is no fault of a file or of a flag."""
-    return _heard[0] if _heard else None
+    """The Ctrl-C or SIGTERM that was raised, or is about to be, and that nobody has answered yet. Libraries in C make another
+    error of one that is raised in a call of theirs, or throw it away: what goes wrong behind it is no fault of a file or of a
+    flag."""
+    return next(iter((*_heard, *_waiting)), None)
 
 
 def heed() -> None:
@@ -56,7 +58,7 @@ def heed() -> None:
 
 
 def forget() -> None:
-    """Nothing was heard so far, or it has been answered."""
+    """Nothing was heard so far, or it has been answered. What waits for the end of an import is still to come."""
     _heard.clear()
 
 
@@ -104,6 +106,7 @@ def ignore_further_signals() -> None:
     for sign in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sign, signal.SIG_IGN)
     forget()
+    _waiting.clear()
 
 
 def in_words(end: BaseException | None) -> str:
@@ -111,11 +114,14 @@ def in_words(end: BaseException | None) -> str:
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
+    interrupt = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
     while frame is not None:
         if frame.f_code.co_filename == _IMPORTS:
             signal.signal(signal.SIGALRM, lambda _again, at: _raise(number, at))
             signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+            _waiting[:] = [interrupt]
             return
         frame = frame.f_back
-    _heard.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
-    raise _heard[-1]
+    _waiting.clear()
+    _heard.append(interrupt)
+    raise interrupt
