@@ -205,7 +205,7 @@ class _Siege:
                 peer.say(m.Open(number, False, 4096, tuple(self.good.keys)))
                 peer.say(m.Credit(number, 8 * 4096))
             ends = time.monotonic() + _PATIENCE_S
-            while not self.running.ask(lambda store: any(each.is_stalled for each in store.connections)):
+            while not self.running.ask(_has_stalled):
                 if time.monotonic() > ends:
                     self.sums.missed.append(f"{title}: the store never had to wait for it")
                     return
@@ -276,15 +276,14 @@ class _Siege:
         """A peer that leaves unread what is due to it has a frame's time, also if nothing else of it is open."""
         frame_s = self.running.config.frame_s
         with closing(Peer(self.running.address, receive_bytes=4096)) as peer:
-            stalled = lambda store: any(each.is_stalled for each in store.connections)  # noqa: E731 # asked twice
-            if not congest(peer, lambda: self.running.ask(stalled)):
+            if not congest(peer, lambda: self.running.ask(_has_stalled)):
                 self.sums.missed.append("a peer that sleeps: the store never had to wait for it")
                 return
             self.pass_time(frame_s - 0.1)
-            is_kept = self.running.ask(stalled)
+            is_kept = self.running.ask(_has_stalled)
             self._judge_asked("who reads nothing", f"{frame_s - 0.1:g} s", is_due=True, is_given=is_kept)
             self.pass_time(0.2)
-            is_kept = self.running.ask(stalled)
+            is_kept = self.running.ask(_has_stalled)
             self._judge_asked("who reads nothing", f"{frame_s + 0.1:g} s", is_due=False, is_given=is_kept)
 
     def fill_up(self, places: int = 6) -> None:
@@ -325,9 +324,14 @@ def _look_at_time(store: KvStore) -> None:
         each.check_time()
 
 
+def _has_stalled(store: KvStore) -> bool:
+    """Somebody does not read what is due to him."""
+    return any(each.is_stalled for each in store.connections)
+
+
 def _shelf(store: KvStore) -> Shelf:
     pool = store.pool
-    blocks = [pool.get(key) for key in pool.keys()]  # noqa: SIM118 # not a dict
+    blocks = map(pool.get, pool.keys())
     return Shelf(pool.used_bytes, sum(len(block.data) for block in blocks if block is not None), pool.capacity_bytes)
 
 

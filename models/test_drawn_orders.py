@@ -40,7 +40,7 @@ def told(depth: int, orders: list[tuple[DeviceChoice, ...]]) -> World:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2], ids="depth {}".format)
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
 @given(orders=_ORDERS)
 def test_a_story_is_valid_in_every_order_that_is_drawn(depth: int, orders: list[tuple[DeviceChoice, ...]]) -> None:
     assert told(depth, orders).violation is None
