@@ -34,12 +34,15 @@ Answer = Callable[[m.Message], Sequence[Said]]
 
 class Broken(NamedTuple):
     """``says``: what it answers to a message, behind a greeting like any other's unless it says something there. ``within_s``:
-    by when its connection has ended, None: it goes on. ``num_whole``: of the load, which has its answer by then."""
+    by when its connection has ended, None: it goes on. ``num_whole``: of the load, which has its answer by then. ``opens``: it
+    comes as far as a load, or, if it ``is_stored_to``, a store."""
 
     name: str
     says: Answer
     within_s: float | None = 0.0
     num_whole: int = 0
+    opens: bool = True
+    is_stored_to: bool = False
 
 
 _WELCOME: Final = m.Welcome(b"a broken store's", 64, _BLOCK_BYTES, 60_000)
@@ -97,8 +100,8 @@ def _rots(message: m.Message) -> Sequence[Said]:
 
 
 KINDS: Final = (
-    Broken("says nothing at all", lambda _: (), _HANDSHAKE_S),
-    Broken("never welcomes", _instead(m.Proof), _HANDSHAKE_S),
+    Broken("says nothing at all", lambda _: (), _HANDSHAKE_S, opens=False),
+    Broken("never welcomes", _instead(m.Proof), _HANDSHAKE_S, opens=False),
     Broken("welcomes before the proof", _instead(m.Hello, _WELCOME)),
     Broken("welcomes twice", _instead(m.Proof, _WELCOME, _WELCOME)),
     Broken("ends the greeting with a fault", _instead(m.Proof, m.Fault("no"))),
@@ -116,7 +119,7 @@ KINDS: Final = (
     Broken("sends a block that was not offered", _on_credit(_block(_NUM_BLOCKS))),
     Broken("ends with fewer than it offered", _on_credit(_block(0), lambda each: m.End(each, 1)), num_whole=1),
     Broken("ends with more than it offered", _on_credit(_block(0), lambda each: m.End(each, 9)), num_whole=1),
-    Broken("never gives credit to a store", _on_open(is_store=True), 30.0 + _GRACE_S),
+    Broken("never gives credit to a store", _on_open(is_store=True), 30.0 + _GRACE_S, is_stored_to=True),
     Broken("refuses a load", _on_open(lambda each: m.Refuse(each, "no")), None),
     Broken("aborts a load", _on_credit(_block(0), lambda each: m.Abort(each, "no")), None, 1),
     Broken("sends a block whose digest is another's", _rots, None, 2),
@@ -214,10 +217,10 @@ def _meet(kind: Broken, store: _Store) -> Iterator[PeerMoment]:
             gone += _STEP_S
 
     asked: int | None = None
-    if kind.within_s != _HANDSHAKE_S:
+    if kind.opens:
         until(lambda: connector.session is State.OPEN or store.is_ended, 0.0)
     if connector.session is State.OPEN:
-        if "store" in kind.name:
+        if kind.is_stored_to:
             connector.store(engine.keys, range(_NUM_BLOCKS))
         else:
             asked = connector.ask("good", engine.keys)

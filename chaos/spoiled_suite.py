@@ -100,7 +100,7 @@ class _Calm:
     def _as_they_ran(self) -> Iterator[tuple[int, int, PlannedStep, frozenset[RowId]]]:
         """In the order of their launch, in which a device runs them, whatever the order of their results: by which operation
         each had run, and at which it landed."""
-        ran = len(self.landed) and max(op_index for op_index, _, _ in self.landed)
+        ran = max((op_index for op_index, _, _ in self.landed), default=0)
         in_order = sorted(self.landed, key=lambda each: each[1].plan.plan_id, reverse=True)
         found = []
         for op_index, step, live in in_order:

@@ -23,13 +23,7 @@ def when_refused(seconds: float) -> tuple[TcpConfig, tuple[float, ...]]:
         config = TcpConfig("127.0.0.1", int(held.getsockname()[1]))
         clock = HandClock()
         transport = TcpTransport(config, clock)
-        tries = []
-        for _ in range(round(seconds / STEP_S)):
-            transport.last_error = ""
-            transport.poll()
-            if transport.last_error:
-                tries.append(clock.time)
-            clock.time += STEP_S
+        tries = _errors(transport, clock, seconds)
     return config, tuple(tries)
 
 
@@ -66,12 +60,18 @@ def when_unanswered(seconds: float) -> tuple[TcpConfig, tuple[float, ...]]:
         only.connect(listening.getsockname())  # fills the queue
         clock = HandClock()
         transport = TcpTransport(config, clock)
-        ends = [0.0]
-        for _ in range(round(seconds / STEP_S)):
-            transport.last_error = ""
-            transport.poll()
-            if transport.last_error:
-                ends.append(clock.time)
-            clock.time += STEP_S
+        ends = [0.0, *_errors(transport, clock, seconds)]
         transport.close("the end")
     return config, (*ends, seconds)
+
+
+def _errors(transport: TcpTransport, clock: HandClock, seconds: float) -> list[float]:
+    """When it said that a try had come to nothing."""
+    times = []
+    for _ in range(round(seconds / STEP_S)):
+        transport.last_error = ""
+        transport.poll()
+        if transport.last_error:
+            times.append(clock.time)
+        clock.time += STEP_S
+    return times

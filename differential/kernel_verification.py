@@ -159,15 +159,7 @@ def wrong_verification(
 
 def _without_poison(rows: Rows) -> Rows:
     is_there = torch.arange(rows.drafts.shape[1]) < rows.num_drafts[:, None]
-    return Rows(
-        rows.seeds,
-        rows.choices,
-        rows.positions,
-        torch.where(is_there, rows.drafts, 0),
-        rows.num_drafts,
-        rows.target,
-        rows.proposed,
-    )
+    return replace(rows, drafts=torch.where(is_there, rows.drafts, 0))
 
 
 def _told(case: Drafted, rows: Rows, what: str, mine: torch.Tensor, its: torch.Tensor) -> Violation:

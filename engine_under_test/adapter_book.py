@@ -3,7 +3,7 @@
 A slot is a place on the device for the weights of one adapter; slot 0 stands for none. A plan names the slot of each of its
 rows and the loads that go before them (`Reservation`), and a slot is *pinned* until the last plan that names it has settled:
 meanwhile nothing else is loaded there. Changed by `engine.py` alone. Never decides who waits for a slot
-(`scheduling/door.py`) and never touches weights (a runner's `AdapterSlots` do).
+(`scheduling/admission.py`) and never touches weights (a runner's `AdapterSlots` do).
 """
 
 from __future__ import annotations

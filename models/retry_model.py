@@ -25,9 +25,8 @@ class RetryModel:
     def __init__(self, live: Mapping[Key, ChoiceFacts]) -> None:
         self._live = live
         self.retried: tuple[Key, ...] = ()  # of a lost plan, when the latest plan was asked for
-        self.perhaps_retried: tuple[
-            Key, ...
-        ] = ()  # the same, of a plan that may have been lost, or refused, for the first time
+        # the same, of a plan that may have been lost, or refused, for the first time
+        self.perhaps_retried: tuple[Key, ...] = ()
         self.lost_twice: frozenset[Key] = frozenset()  # with the plan that was abandoned last, or to blame for its loss
         self.excused: set[Life] = set()  # may end with an error
         self._lost: tuple[Key, ...] = ()  # rows of a plan lost for the first time, not tried again yet

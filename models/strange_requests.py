@@ -257,7 +257,7 @@ def run_stuck(stuck: Stuck) -> Table:
         sampling = SamplingParams(max_tokens=6, grammar=GRAMMARS[0], stop_token_ids=STOPS, allowed_token_ids=(4, 5))
     words = f"what {stuck.kind}" if "token" in stuck.kind else f"a processor that {stuck.kind}"
     strange = Request("strange", (*_PROMPT, 4), sampling)
-    end = table.meet(strange, words, stuck.place % 4)
+    end = table.meet(strange, words, stuck.place)
     if table.violation is None and end is not FinishReason.ERROR:
         table.violation = violation("SC-12", f"a request with {words}", f"ended by {end}", "an error that says so")
     table.reached["stuck, beside others" if stuck.place else "stuck, alone"] += end is FinishReason.ERROR

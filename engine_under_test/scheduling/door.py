@@ -32,8 +32,6 @@ REPETITION_PENALTIES = (0.001, 1000)  # so far no logit that is a number becomes
 MOST_PENALTY = 2
 _TUPLES = ("stop_token_ids", "allowed_token_ids", "bad_words", "processors", "logit_bias")
 _tuples_of = attrgetter(*_TUPLES)
-_PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
-_penalties_of = attrgetter(*_PENALTIES)
 _MAX_SEED = 2**64 - 1
 _MAX_NOISE_WORD = 2**32 - 1  # choice and position are 32-bit words of a noise address
 
@@ -102,9 +100,6 @@ def _refuse_types(request: Request, config: EngineConfig) -> Refusal | None:
     for name, found in zip(_TUPLES, _tuples_of(sampling), strict=True):
         if type(found) is not tuple:
             return _no_value(name, found, "a tuple")
-    for name, found in zip(_PENALTIES, _penalties_of(sampling), strict=True):
-        if not _is_finite(found):
-            return _no_value(name, found, "a number")
     checks: tuple[tuple[str, Any, bool, str], ...] = (
         ("request_id", request.request_id, _is_text(request.request_id), "a text"),
         ("prompt", request.prompt, type(request.prompt) is tuple, "a tuple of tokens"),
@@ -179,10 +174,8 @@ def _lies(value: object, low: float, high: float) -> bool:
 
 
 def _refuse_adjustments(request: Request, config: EngineConfig) -> Refusal | None:
-    """What changes logits before the temperature, and what is told of them; most requests ask for none of it."""
+    """What changes logits before the temperature, and what is told of them."""
     sampling = request.sampling
-    if not sampling.needs_history and sampling.logprobs_mode is LogprobsMode.RAW:
-        return None
     checks: list[tuple[str, object, bool, str]] = [
         (
             "repetition_penalty",
